@@ -67,11 +67,9 @@ func TestPrivateSaysWhatIsOutOfOrder(t *testing.T) {
 func TestPrivateLeavesNothing(t *testing.T) {
 	installed(t)
 	ends := map[string]func(tb testing.TB, s *Server){
-		"a test that passed":       func(testing.TB, *Server) {},
-		"a test that failed":       func(tb testing.TB, _ *Server) { tb.Fatal("as it should") },
-		"a test that stopped it":   func(_ testing.TB, s *Server) { s.Stop(Fast) },
-		"a test that killed it":    func(_ testing.TB, s *Server) { s.Kill() },
-		"a test that restarted it": func(_ testing.TB, s *Server) { s.Restart() },
+		"a test that passed":    func(testing.TB, *Server) {},
+		"a test that failed":    func(tb testing.TB, _ *Server) { tb.Fatal("as it should") },
+		"a test that killed it": func(_ testing.TB, s *Server) { s.Kill() },
 	}
 	for name, end := range ends {
 		var s *Server
