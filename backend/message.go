@@ -116,8 +116,8 @@ type Delivery struct {
 	mu       sync.Mutex
 	settle   settleState
 	noExtend bool
-	lost     chan struct{}
-	isLost   bool
+	lost     bool
+	onLost   func()
 }
 
 type settleState uint8
@@ -176,29 +176,27 @@ func (d *Delivery) Extending() bool {
 	return !d.noExtend
 }
 
-// Lost returns a channel that is closed when the backend learns that the lease is gone, for example because the
-// connection that holds it was cut. It never closes where the broker does not tell.
-func (d *Delivery) Lost() <-chan struct{} {
+// OnLost arranges for f to be called, once and in its own goroutine, when the backend learns that the lease is gone, for
+// example because the connection that holds it was cut; at once if it has learnt that already. Where the broker does not
+// tell, f is never called. A later call replaces f.
+func (d *Delivery) OnLost(f func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.lost == nil {
-		d.lost = make(chan struct{})
-		if d.isLost {
-			close(d.lost)
-		}
+	d.onLost = f
+	if d.lost {
+		go f()
 	}
-	return d.lost
 }
 
-// MarkLost closes the channel of Lost. Backends call it; calling it again does nothing.
+// MarkLost tells that the lease is gone. Backends call it; calling it again does nothing.
 func (d *Delivery) MarkLost() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.isLost {
+	if d.lost {
 		return
 	}
-	d.isLost = true
-	if d.lost != nil {
-		close(d.lost)
+	d.lost = true
+	if d.onLost != nil {
+		go d.onLost()
 	}
 }

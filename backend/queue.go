@@ -98,7 +98,7 @@ type Checker interface {
 
 // Needs is what a consumer is going to ask of a queue.
 type Needs struct {
-	MaxDelay     time.Duration // longest delay that the policies can decide
+	MaxDelay     time.Duration // longest backoff of the policies, jitter included; an error's own wish may exceed it
 	MaxAttempts  int           // largest MaxAttempts of the policies
 	MaxLapses    int           // largest MaxLapses of the policies
 	Lease        time.Duration

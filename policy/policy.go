@@ -96,6 +96,10 @@ type Policy struct {
 // sooner.
 func (p Policy) IsLast(attempt int) bool { return p.exhausts(max(attempt, 1)) }
 
+// LapseLimit returns how many lapses a message may have and still be handled:
+// MaxLapses with its default filled in, 0 for NoLapses.
+func (p Policy) LapseLimit() int { return p.maxLapses() }
+
 // MaxBackoff returns the longest delay that the backoff can choose, jitter
 // included, over the attempts that MaxAttempts and MaxAge leave. For a curve
 // that is not of this package it looks at the first thousand attempts; where

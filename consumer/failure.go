@@ -1,0 +1,107 @@
+package consumer
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/redeliver/redeliver/backend"
+	"github.com/redeliver/redeliver/policy"
+)
+
+// governing is the policy of a delivery, with the name under which envelopes show it.
+type governing struct {
+	policy policy.Policy
+	name   string
+}
+
+func (r *run) govern(d *backend.Delivery) *governing {
+	if r.c.Choose == nil {
+		return &governing{r.c.Policy, r.c.Policy.Name}
+	}
+	name := r.choose(d)
+	p, ok := r.c.Overrides[name]
+	if !ok {
+		if name != "" {
+			r.unknownPolicy.Do(func() {
+				r.logger.ErrorContext(r.base, "redeliver: Choose named a policy that Overrides lacks; Policy governs the message. Further ones are not logged.",
+					"queue", r.name, "policy", name)
+			})
+		}
+		return &governing{r.c.Policy, r.c.Policy.Name}
+	}
+	if p.Name != "" {
+		name = p.Name
+	}
+	return &governing{p, name}
+}
+
+func (r *run) choose(d *backend.Delivery) (name string) {
+	defer func() {
+		if v := recover(); v != nil {
+			r.logger.ErrorContext(r.base, "redeliver: Choose panicked; Policy governs the message", "queue", r.name, "message_id", d.ID, "panic", v)
+			name = ""
+		}
+	}()
+	return r.c.Choose(d)
+}
+
+// decide asks the policy. An error whose own methods panic, a nil pointer in an error variable for example, is an unknown
+// error.
+func (g *governing) decide(f policy.Failure) (decision policy.Decision) {
+	defer func() {
+		if v := recover(); v != nil {
+			f.Err = fmt.Errorf("consumer: the handler's error of type %T panics: %v", f.Err, v)
+			decision = g.policy.Decide(f)
+		}
+	}()
+	return g.policy.Decide(f)
+}
+
+// text is the error's text as it may be stored and logged.
+func (r *run) text(err error) string { return r.redact(errorText(err)) }
+
+func errorText(err error) (text string) {
+	defer func() {
+		if v := recover(); v != nil {
+			text = fmt.Sprintf("consumer: the handler's error of type %T panics when asked for its text: %v", err, v)
+		}
+	}()
+	return err.Error()
+}
+
+func (r *run) redact(text string) (redacted string) {
+	if r.c.Redact == nil || text == "" {
+		return text
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			redacted = "(withheld: Redact panicked)"
+		}
+	}()
+	return r.c.Redact(text)
+}
+
+// errorType names the outermost type in the error's chain that says something: not a wrapper of the standard library's or
+// of package policy's.
+func errorType(err error) (name string) {
+	name = fmt.Sprintf("%T", err)
+	defer func() { _ = recover() }() // an Unwrap that panics: the name so far has to do
+	for err != nil {
+		name = fmt.Sprintf("%T", err)
+		if !strings.HasPrefix(name, "*fmt.wrap") && !strings.HasPrefix(name, "*policy.") && name != "*errors.joinError" {
+			return name
+		}
+		switch e := err.(type) {
+		case interface{ Unwrap() error }:
+			err = e.Unwrap()
+		case interface{ Unwrap() []error }:
+			err = nil
+			if causes := e.Unwrap(); len(causes) > 0 {
+				err = causes[0]
+			}
+		default:
+			return name
+		}
+	}
+	return name
+}

@@ -1,0 +1,180 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redeliver/redeliver/backend"
+)
+
+// keeper holds the leases: it extends them at every third of their length, in batches, always to the full length.
+type keeper struct {
+	r    *run
+	mu   sync.Mutex
+	held map[*job]struct{}
+}
+
+func newKeeper(r *run) *keeper { return &keeper{r: r, held: make(map[*job]struct{})} }
+
+// add takes a delivery that was received.
+func (k *keeper) add(j *job) {
+	j.parts.Store(1)
+	k.mu.Lock()
+	k.held[j] = struct{}{}
+	k.mu.Unlock()
+	j.d.OnLost(func() {
+		k.lose(j, fmt.Errorf("message %q of queue %q: %w: the connection that held it is gone", j.d.ID, j.d.Queue, backend.ErrLeaseLost))
+	})
+}
+
+// start tells that the handler is about to run; cancel is called when the lease is lost. It returns false if that has
+// happened already.
+func (k *keeper) start(j *job, cancel context.CancelCauseFunc) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	j.cancel, j.deadline = cancel, j.started.Add(k.r.timeout)
+	return j.lost == nil
+}
+
+// remove ends the heartbeats of a delivery, waits for one that is under way, since it would overwrite a retry's delay, and
+// returns why the lease was lost, or nil.
+func (k *keeper) remove(j *job) error {
+	k.mu.Lock()
+	delete(k.held, j)
+	extending, lost := j.extending, j.lost
+	k.mu.Unlock()
+	if extending != nil {
+		<-extending
+		k.mu.Lock()
+		lost = j.lost
+		k.mu.Unlock()
+	}
+	return lost
+}
+
+// leaseUntil is the time until which the lease surely lasts.
+func (k *keeper) leaseUntil(j *job) time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return j.leaseUntil
+}
+
+func (k *keeper) lose(j *job, why error) {
+	k.mu.Lock()
+	cancel := j.cancel
+	if j.lost == nil {
+		j.lost = why
+	}
+	k.mu.Unlock()
+	if cancel != nil {
+		cancel(why)
+	}
+}
+
+func (k *keeper) run(ctx context.Context) {
+	// A heartbeat that failed is tried again four times as often.
+	regular, urgent := k.r.lease/3, k.r.lease/12
+	timer := time.NewTimer(regular)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		if k.beat() {
+			timer.Reset(regular)
+		} else {
+			timer.Reset(urgent)
+		}
+	}
+}
+
+// beat extends all leases and reports whether that went well. It also ends what has no future: handlers whose lease is
+// about to run out, and those that do not return after their timeout.
+func (k *keeper) beat() (ok bool) {
+	patience := min(k.r.lease/3, k.r.settle)
+	now := time.Now()
+	var extend, overdue []*job
+	k.mu.Lock()
+	for j := range k.held {
+		switch {
+		case !j.deadline.IsZero() && now.After(j.deadline.Add(patience)):
+			overdue = append(overdue, j)
+		case j.lost == nil && j.d.Extending():
+			extend = append(extend, j)
+		}
+	}
+	k.mu.Unlock()
+	for _, j := range overdue {
+		go j.force()
+	}
+	if !k.r.limits.LeaseExpires {
+		return true
+	}
+	ok = true
+	for len(extend) > 0 {
+		n := min(len(extend), k.r.limits.SettleBatch)
+		ok = k.extend(extend[:n]) && ok
+		extend = extend[n:]
+	}
+	return ok
+}
+
+func (k *keeper) extend(jobs []*job) (ok bool) {
+	lease := k.r.lease
+	done := make(chan struct{})
+	batch := make([]*backend.Delivery, 0, len(jobs))
+	held := jobs[:0]
+	k.mu.Lock()
+	for _, j := range jobs {
+		if _, still := k.held[j]; still {
+			j.extending = done
+			held = append(held, j)
+			batch = append(batch, j.d)
+		}
+	}
+	k.mu.Unlock()
+	if len(batch) == 0 {
+		return true
+	}
+
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(k.r.base, lease/6)
+	err := k.r.sub.Extend(ctx, batch)
+	cancel()
+
+	ok = true
+	now := time.Now()
+	type loss struct {
+		j   *job
+		why error
+	}
+	var losses []loss
+	k.mu.Lock()
+	for i, j := range held {
+		j.extending = nil
+		switch err := backend.ErrorAt(err, i); {
+		case err == nil:
+			j.leaseUntil = start.Add(lease)
+		case errors.Is(err, backend.ErrLeaseLost):
+			losses = append(losses, loss{j, err})
+		case errors.Is(err, backend.ErrSettled):
+		default:
+			ok = false
+			// Another consumer may get the message soon: stop while nobody has it.
+			if now.After(j.leaseUntil.Add(-lease / 6)) {
+				losses = append(losses, loss{j, fmt.Errorf("message %q of queue %q: %w: it could not be extended in time: %w", j.d.ID, j.d.Queue, backend.ErrLeaseLost, err)})
+			}
+		}
+	}
+	close(done)
+	k.mu.Unlock()
+	for _, l := range losses {
+		k.lose(l.j, l.why)
+	}
+	return ok
+}

@@ -1,0 +1,208 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redeliver/redeliver/backend"
+)
+
+// run is one call of Consumer.Run. The life of a delivery: intake receives it when there is room for it, the keeper
+// renews its lease from then on, dispatch starts its handler in its turn, and a lane settles it.
+type run struct {
+	c *Consumer
+	settings
+	name string
+	sub  backend.Subscription
+
+	// base carries the values of Run's context and never ends: settlements and heartbeats outlive a cancelled context.
+	base context.Context
+	// handlers is the parent of the handlers' contexts. It ends when the grace is over.
+	handlers       context.Context
+	cancelHandlers context.CancelCauseFunc
+
+	room     *room
+	keeper   *keeper
+	dispatch *dispatch
+	acks     *lane // everything but dead letters, so that a dead-letter queue that hangs never delays an ack
+	deaths   *lane
+	probe    chan struct{} // held by the one delivery that tests a breaker that is not closed
+
+	unknownPolicy sync.Once
+}
+
+func newRun(ctx context.Context, c *Consumer) (*run, error) {
+	s, err := c.settings()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.preflight(ctx, s); err != nil {
+		return nil, err
+	}
+	r := &run{c: c, settings: s, name: c.Queue.Name(), base: context.WithoutCancel(ctx), probe: make(chan struct{}, 1)}
+	r.sub, err = c.Queue.Subscribe(ctx, backend.SubscribeOptions{MaxInFlight: s.concurrency + s.prefetch, Lease: s.lease})
+	if err != nil {
+		return nil, fmt.Errorf("consumer: subscribe to queue %q: %w", r.name, err)
+	}
+	r.handlers, r.cancelHandlers = context.WithCancelCause(r.base)
+	r.room = newRoom(s.concurrency + s.prefetch)
+	r.keeper = newKeeper(r)
+	r.dispatch = newDispatch(r)
+	r.acks = newLane(r, s.settle)
+	// A dead letter that does not get through has to be parked while the lease lasts.
+	r.deaths = newLane(r, min(s.settle, s.lease/6))
+	return r, nil
+}
+
+func (r *run) run(ctx context.Context) error {
+	receiving, stopReceiving := context.WithCancel(ctx)
+	defer stopReceiving()
+	background, stopBackground := context.WithCancel(r.base)
+	defer stopBackground()
+
+	var service sync.WaitGroup
+	service.Go(func() { r.keeper.run(background) })
+	for range r.limits.Parallel {
+		service.Go(func() { r.acks.run(background) })
+		service.Go(func() { r.deaths.run(background) })
+	}
+
+	var intakes sync.WaitGroup
+	broken := make(chan error, r.limits.Parallel)
+	for range r.limits.Parallel {
+		intakes.Go(func() {
+			if err := r.intake(receiving); err != nil {
+				broken <- err
+			}
+		})
+	}
+
+	var err error
+	select {
+	case <-ctx.Done():
+	case <-r.c.stop:
+	case err = <-broken:
+		err = fmt.Errorf("consumer: queue %q: receive: %w", r.name, err)
+	}
+
+	stopReceiving()
+	r.dispatch.drain()
+	intakes.Wait()
+	stuck := r.await()
+	closing, cancel := context.WithTimeout(r.base, r.settle)
+	defer cancel()
+	if closeErr := r.sub.Close(closing); closeErr != nil && !errors.Is(closeErr, backend.ErrClosed) {
+		err = errors.Join(err, fmt.Errorf("consumer: queue %q: close: %w", r.name, closeErr))
+	}
+	stopBackground()
+	service.Wait()
+	if stuck > 0 {
+		err = errors.Join(err, fmt.Errorf("consumer: queue %q: %d handlers did not return after they were cancelled; their messages were given back", r.name, stuck))
+	}
+	return err
+}
+
+// await waits until nothing is held, giving handlers their grace and cancelling them after it. It returns how many
+// deliveries are still held when it has no more patience.
+func (r *run) await() int {
+	grace := time.NewTimer(r.grace)
+	defer grace.Stop()
+	select {
+	case <-r.room.empty():
+		return 0
+	case <-grace.C:
+	case <-r.c.kill:
+	}
+	r.cancelHandlers(ErrShutdown)
+	patience := time.NewTimer(r.settle)
+	defer patience.Stop()
+	select {
+	case <-r.room.empty():
+		return 0
+	case <-patience.C:
+		return r.room.taken()
+	}
+}
+
+// intake receives while there is room. It returns the error that ended the subscription, or nil when ctx ended.
+func (r *run) intake(ctx context.Context) error {
+	for {
+		n := r.room.take(ctx, r.limits.SettleBatch)
+		if n == 0 {
+			return nil
+		}
+		probing := false
+		if b := r.c.Breaker; b != nil {
+			var ok bool
+			if ok, probing = r.awaitBreaker(ctx, b); !ok {
+				r.room.give(n)
+				return nil
+			}
+			if probing {
+				r.room.give(n - 1)
+				n = 1
+			}
+		}
+		batch, err := r.sub.Receive(ctx, n)
+		r.room.give(n - len(batch))
+		if probing && len(batch) == 0 {
+			<-r.probe
+		}
+		now := time.Now()
+		for _, d := range batch {
+			r.accept(d, now, probing)
+		}
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// breakerPause is the wait where a breaker names none, as failsafe-go's does while it is half-open.
+const breakerPause = 100 * time.Millisecond
+
+// awaitBreaker waits until messages may be received. When the breaker is not closed, only the holder of the probe token
+// may go on, with one message; probing tells that it holds the token.
+func (r *run) awaitBreaker(ctx context.Context, b Breaker) (ok, probing bool) {
+	for !b.IsClosed() {
+		if wait := b.RemainingDelay(); wait > 0 {
+			if !sleep(ctx, max(wait, breakerPause)) {
+				return false, false
+			}
+			continue
+		}
+		select {
+		case r.probe <- struct{}{}:
+			return true, true
+		case <-ctx.Done():
+			return false, false
+		case <-time.After(breakerPause):
+		}
+	}
+	return ctx.Err() == nil, false
+}
+
+func (r *run) accept(d *backend.Delivery, now time.Time, probing bool) {
+	j := &job{r: r, d: d, probing: probing, leaseUntil: now.Add(r.lease)}
+	r.keeper.add(j)
+	r.observe(Event{Kind: Received, Delivery: d})
+	r.dispatch.add(j)
+}
+
+// sleep waits for d and reports whether it did; it returns false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
