@@ -222,8 +222,11 @@ func (h *history) receive(consumer, limit int) error {
 			}
 		}
 		got, err := h.subs[consumer].Receive(ctx, limit)
+		start := now
 		now = h.lapse()
-		if want = h.available(now); len(want) == 0 {
+		// At the very end of the second either answer is right.
+		timedOut := errors.Is(err, context.DeadlineExceeded) && now.Equal(start.Add(time.Second))
+		if want = h.available(now); len(want) == 0 || timedOut {
 			if !errors.Is(err, context.DeadlineExceeded) || len(got) > 0 {
 				return fmt.Errorf("received %d messages where none is due, error %v", len(got), err)
 			}
