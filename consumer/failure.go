@@ -1,6 +1,8 @@
 package consumer
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -45,29 +47,24 @@ func (r *run) choose(d *backend.Delivery) (name string) {
 	return r.c.Choose(d)
 }
 
-// decide asks the policy. An error whose own methods panic, a nil pointer in an error variable for example, is an unknown
-// error.
-func (g *governing) decide(f policy.Failure) (decision policy.Decision) {
+// sound returns err, or another error if err's own methods panic, as those of a nil pointer in an error variable do.
+func sound(err error) (checked error) {
+	if err == nil {
+		return nil
+	}
 	defer func() {
 		if v := recover(); v != nil {
-			f.Err = fmt.Errorf("consumer: the handler's error of type %T panics: %v", f.Err, v)
-			decision = g.policy.Decide(f)
+			checked = fmt.Errorf("consumer: the handler returned an error of type %T whose methods panic: %v", err, v)
 		}
 	}()
-	return g.policy.Decide(f)
+	_ = err.Error()
+	_ = errors.Is(err, context.Canceled)
+	_, _ = policy.Hint(err)
+	return err
 }
 
 // text is the error's text as it may be stored and logged.
-func (r *run) text(err error) string { return r.redact(errorText(err)) }
-
-func errorText(err error) (text string) {
-	defer func() {
-		if v := recover(); v != nil {
-			text = fmt.Sprintf("consumer: the handler's error of type %T panics when asked for its text: %v", err, v)
-		}
-	}()
-	return err.Error()
-}
+func (r *run) text(err error) string { return r.redact(err.Error()) }
 
 func (r *run) redact(text string) (redacted string) {
 	if r.c.Redact == nil || text == "" {
@@ -84,8 +81,6 @@ func (r *run) redact(text string) (redacted string) {
 // errorType names the outermost type in the error's chain that says something: not a wrapper of the standard library's or
 // of package policy's.
 func errorType(err error) (name string) {
-	name = fmt.Sprintf("%T", err)
-	defer func() { _ = recover() }() // an Unwrap that panics: the name so far has to do
 	for err != nil {
 		name = fmt.Sprintf("%T", err)
 		if !strings.HasPrefix(name, "*fmt.wrap") && !strings.HasPrefix(name, "*policy.") && name != "*errors.joinError" {

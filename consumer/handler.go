@@ -99,6 +99,6 @@ func protect(f func() error, then func(error)) {
 		}
 		then(err)
 	}()
-	err = f()
+	err = sound(f())
 	returned = true
 }
