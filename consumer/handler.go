@@ -84,7 +84,7 @@ func (e *PanicError) Error() string {
 // Unwrap returns the value if it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
-	return err
+	return sound(err)
 }
 
 // protect calls f and passes its error to then. It turns a panic into a *PanicError, and calls then also when f ends its
