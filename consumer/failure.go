@@ -10,31 +10,45 @@ import (
 	"github.com/redeliver/redeliver/policy"
 )
 
-// governing is the policy of a delivery, with the name under which envelopes show it.
+// governing is a policy, with the name under which envelopes show it.
 type governing struct {
 	policy policy.Policy
 	name   string
 }
 
+// policies are those that may govern a delivery.
+type policies struct {
+	standard  *governing
+	overrides map[string]*governing
+}
+
+func (c *Consumer) policies() policies {
+	ps := policies{&governing{c.Policy, c.Policy.Name}, make(map[string]*governing, len(c.Overrides))}
+	for key, p := range c.Overrides {
+		name := p.Name
+		if name == "" {
+			name = key
+		}
+		ps.overrides[key] = &governing{p, name}
+	}
+	return ps
+}
+
 func (r *run) govern(d *backend.Delivery) *governing {
 	if r.c.Choose == nil {
-		return &governing{r.c.Policy, r.c.Policy.Name}
+		return r.standard
 	}
 	name := r.choose(d)
-	p, ok := r.c.Overrides[name]
-	if !ok {
-		if name != "" {
-			r.unknownPolicy.Do(func() {
-				r.logger.ErrorContext(r.base, "redeliver: Choose named a policy that Overrides lacks; Policy governs the message. Further ones are not logged.",
-					"queue", r.name, "policy", name)
-			})
-		}
-		return &governing{r.c.Policy, r.c.Policy.Name}
+	if g, ok := r.overrides[name]; ok {
+		return g
 	}
-	if p.Name != "" {
-		name = p.Name
+	if name != "" {
+		r.unknownPolicy.Do(func() {
+			r.logger.ErrorContext(r.base, "redeliver: Choose named a policy that Overrides lacks; Policy governs the message. Further ones are not logged.",
+				"queue", r.name, "policy", name)
+		})
 	}
-	return &governing{p, name}
+	return r.standard
 }
 
 func (r *run) choose(d *backend.Delivery) (name string) {

@@ -15,6 +15,7 @@ import (
 type run struct {
 	c *Consumer
 	settings
+	policies
 	name string
 	sub  backend.Subscription
 
@@ -42,7 +43,7 @@ func newRun(ctx context.Context, c *Consumer) (*run, error) {
 	if err := c.preflight(ctx, s); err != nil {
 		return nil, err
 	}
-	r := &run{c: c, settings: s, name: c.Queue.Name(), base: context.WithoutCancel(ctx), probe: make(chan struct{}, 1)}
+	r := &run{c: c, settings: s, policies: c.policies(), name: c.Queue.Name(), base: context.WithoutCancel(ctx), probe: make(chan struct{}, 1)}
 	r.sub, err = c.Queue.Subscribe(ctx, backend.SubscribeOptions{MaxInFlight: s.concurrency + s.prefetch, Lease: s.lease})
 	if err != nil {
 		return nil, fmt.Errorf("consumer: subscribe to queue %q: %w", r.name, err)
