@@ -57,7 +57,7 @@ postgres_install() {
 	[ -n "$postgres_bin" ] || die "PostgreSQL was installed, yet /usr/lib/postgresql/*/bin/initdb is missing"
 	local dir
 	dir=$(LC_ALL=C "$postgres_bin/pg_config" --sharedir)/extension
-	if [ -e "$dir/pgmq--$pgmq_version.sql" ] && grep -q "default_version = '$pgmq_version'" "$dir/pgmq.control"; then
+	if [ -e "$dir/pgmq--$pgmq_version.sql" ] && grep -qs "default_version = '$pgmq_version'" "$dir/pgmq.control"; then
 		return
 	fi
 	if [ ! -w "$dir" ]; then

@@ -177,7 +177,11 @@ rm -rf "$1"
 // makeData makes the data directory, and sees to it that it goes.
 func (s *Server) makeData() {
 	s.tb.Helper()
-	dir, err := os.MkdirTemp("", "redeliver-postgres-")
+	parent := ""
+	if s.owner != nil {
+		parent = "/tmp" // root's TMPDIR may be closed to the owner
+	}
+	dir, err := os.MkdirTemp(parent, "redeliver-postgres-")
 	if err != nil {
 		s.tb.Fatal(err)
 	}
