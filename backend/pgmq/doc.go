@@ -1,0 +1,48 @@
+// Package pgmq receives from and settles on queues of PGMQ, the message queue that lives in PostgreSQL.
+//
+//	pool, err := pgxpool.New(ctx, url)
+//	queue, err := pgmq.Open(pool, "orders", pgmq.Options{})
+//	err = queue.Create(ctx) // once, by whoever sets the database up: orders and orders_dlq
+//
+// A Queue is what a consumer takes; it also publishes, tells how full it is and checks its settings.
+//
+// # How it works
+//
+// Messages are rows of pgmq.q_<name>, archived ones of pgmq.a_<name>, dead letters of pgmq.q_<name>_dlq. The functions of
+// the extension create the tables; everything else is SQL on them, for three reasons. pgmq.read walks through every message
+// that waits for a retry, so it is slowest when many do. pgmq.archive, pgmq.delete and pgmq.set_vt do not ask whether the
+// message is still the caller's. And the functions differ between versions, while the tables do not.
+//
+// Every claim adds one to a row's read_ct, so message and read_ct together name one delivery, and every statement that
+// settles or extends is bound to both. A consumer that lost its lease changes nothing; it gets backend.ErrLeaseLost.
+//
+// A consumer waits on a timer for the next message that comes due in the queue, and asks again each PollInterval for
+// messages that others have sent. It needs no trigger, no LISTEN and no connection of its own. Times are the server's.
+//
+// Deliveries of one call to Receive are in the order in which they were sent; which messages it takes goes by the time at
+// which they came due.
+//
+// # What is kept in a message's headers
+//
+// A message that was never retried keeps its headers as they are, NULL too. Otherwise, beside the producer's own headers,
+// which keep their JSON types:
+//
+//	redeliver-id       the message ID
+//	redeliver-counts   how its earlier deliveries ended: failures, snoozes, releases, waits for the dead-letter queue
+//	redeliver-failure  the record of its last failure, so that a SELECT shows why a message waits
+//
+// What read_ct counts beyond those are lapses: deliveries that ended without an outcome, or reads by other clients. Counts
+// that exceed read_ct, as a producer may forge them, are cut. Headers that are no JSON object, which PGMQ allows, move
+// under redeliver-headers when something has to be written beside them.
+//
+// Bodies are moved inside the database, never through Go: a retried or dead-lettered body is the same jsonb value.
+//
+// # What it asks of the database
+//
+// PGMQ 1.5 or later, for the headers column, however it was installed; PostgreSQL's rights to select, insert, update and
+// delete on the tables. Behind a pooler in transaction mode, such as PgBouncer before 1.21, set the pool's
+// ConnConfig.DefaultQueryExecMode to pgx.QueryExecModeCacheDescribe. With replicas, name all hosts in the connection string
+// and add target_session_attrs=read-write.
+//
+// Other clients may read and archive beside a consumer: a message is nobody else's while its vt lies ahead.
+package pgmq

@@ -1,0 +1,127 @@
+package pgmq
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/redeliver/redeliver/backend"
+)
+
+// headerForeign takes the headers of a message that are no JSON object, when something has to be written beside them.
+const headerForeign = "redeliver-headers"
+
+// Message is what backend.Delivery.Raw holds, as a *Message: the row as it was claimed.
+type Message struct {
+	MsgID      int64
+	ReadCount  int       // deliveries so far, this one included
+	EnqueuedAt time.Time // when the row was inserted in this queue
+	VisibleAt  time.Time // when the lease ends, unless it was extended
+	// Headers are the row's headers as they are in the database, with their JSON types and with this library's own; nil
+	// if the column is NULL.
+	Headers json.RawMessage
+
+	sub     *subscription
+	counts  counts
+	claimed time.Time // by the server's clock
+	until   time.Time // end of the lease by this process's clock; guarded by sub.mu
+
+	// gate is held for reading by an extension and for writing by a settlement: else an extension that is under way could
+	// undo a retry's delay, since a retry leaves read_ct as it is.
+	gate sync.RWMutex
+	// unsure is the outcome of a settlement of which nobody knows whether it took effect. Guarded by gate.
+	unsure backend.Outcome
+}
+
+// delivery is one allocation for what belongs together.
+type delivery struct {
+	backend.Delivery
+	message Message
+}
+
+// scan reads one claimed row.
+func (s *subscription) scan(rows pgx.Rows, now time.Time) (*delivery, error) {
+	d := new(delivery)
+	m := &d.message
+	var enqueued pgtype.Timestamptz // which may be infinite
+	if err := rows.Scan(&m.MsgID, &m.ReadCount, &enqueued, &m.VisibleAt, &d.Body, (*[]byte)(&m.Headers)); err != nil {
+		return nil, err
+	}
+	if enqueued.InfinityModifier == pgtype.Finite {
+		m.EnqueuedAt = enqueued.Time
+	}
+	m.sub = s
+	m.claimed = m.VisibleAt.Add(-s.lease)
+	m.until = now.Add(s.lease)
+
+	d.Raw = m
+	d.Queue = s.queue.name
+	d.ReceivedAt = now
+	d.FirstEnqueuedAt = m.EnqueuedAt
+	if !m.EnqueuedAt.IsZero() {
+		d.Age = max(m.claimed.Sub(m.EnqueuedAt), 0)
+	}
+	if m.Headers != nil {
+		d.readHeaders()
+	}
+	if d.ID == "" {
+		d.ID = stableID(s.queue.name, m)
+	}
+	d.Attempt = 1 + m.counts.failures
+	d.Lapses = max(m.ReadCount-1-m.counts.sum(), 0)
+	d.Snoozes = m.counts.snoozes
+	if d.Failure != nil {
+		d.DeadLetterWaits = m.counts.waits
+		if !d.Failure.FirstEnqueuedAt.IsZero() {
+			d.FirstEnqueuedAt = d.Failure.FirstEnqueuedAt
+		}
+	}
+	return d, nil
+}
+
+// readHeaders parts our headers from the producer's.
+func (d *delivery) readHeaders() {
+	m := &d.message
+	eachMember(m.Headers, func(name string, value []byte) {
+		switch {
+		case !strings.HasPrefix(name, backend.HeaderPrefix):
+			shown, ok := text(value)
+			if !ok {
+				shown = string(value)
+			}
+			if d.Headers == nil {
+				d.Headers = make(map[string]string)
+			}
+			d.Headers[name] = shown
+		case name == backend.HeaderID:
+			d.ID, _ = text(value)
+		case name == headerCounts:
+			m.counts = readCounts(value, m.ReadCount-1)
+		case name == backend.HeaderFailure:
+			if doc, ok := text(value); ok {
+				value = []byte(doc)
+			}
+			if f, err := backend.ParseFailure(value); err == nil {
+				d.Failure = f
+			}
+		}
+	})
+}
+
+// stableID is the ID of a message whose producer gave it none. The time is in it because the msg_ids of an unlogged queue
+// start anew after a crash.
+func stableID(queue string, m *Message) string {
+	b := make([]byte, 0, len(queue)+32)
+	b = append(b, queue...)
+	b = append(b, '-')
+	b = strconv.AppendInt(b, m.MsgID, 10)
+	b = append(b, '-')
+	if !m.EnqueuedAt.IsZero() {
+		b = strconv.AppendInt(b, m.EnqueuedAt.UnixMicro(), 36)
+	}
+	return string(b)
+}

@@ -1,0 +1,158 @@
+package pgmq
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/redeliver/redeliver/backend"
+)
+
+const headerGroup = "x-pgmq-group"
+
+// Publish implements backend.Publisher. The messages are sent in one statement, all or none, and get msg_ids in their order.
+// Bodies must be JSON that PostgreSQL's jsonb takes: UTF-8, without \u0000 and without halves of surrogate pairs. Groups are
+// refused, since this backend keeps no order; a header x-pgmq-group passes as any other.
+func (q *Queue) Publish(ctx context.Context, msgs ...backend.Message) error {
+	if q.isClosed() {
+		return q.errorf("publish", backend.ErrClosed)
+	}
+	if len(msgs) == 0 {
+		return nil
+	}
+	bodies := make([]string, len(msgs))
+	headers := make([]string, len(msgs))
+	for i, m := range msgs {
+		if m.ID == "" {
+			m.ID = backend.NewID()
+		}
+		if err := check(m); err != nil {
+			return q.errorf("publish", err)
+		}
+		bodies[i] = string(m.Body)
+		headers[i] = headersOf(m)
+	}
+	err := q.exec(ctx, nil, fmt.Sprintf(`INSERT INTO pgmq."q_%s" (vt, enqueued_at, message, headers)
+SELECT clock_timestamp(), clock_timestamp(), t.body::jsonb, t.headers::jsonb
+FROM unnest($1::text[], $2::text[]) WITH ORDINALITY t(body, headers, n) ORDER BY t.n`, q.name), bodies, headers)
+	switch {
+	case refusesData(err):
+		return q.errorf("publish", q.blame(ctx, msgs, bodies, headers, err))
+	case unknown(err):
+		return q.errorf("publish", fmt.Errorf("%w: the connection ended before the server answered; publishing again may send the messages twice: %w", backend.ErrUnknown, err))
+	case err != nil:
+		return q.errorf("publish", q.explain(err))
+	}
+	q.wake(0)
+	return nil
+}
+
+// check refuses what the database would not take, or not give back as it was.
+func check(m backend.Message) error {
+	if err := m.Validate(); err != nil {
+		return err
+	}
+	if m.Group != "" {
+		return fmt.Errorf("%w: message %q: Group is set, and this backend keeps no order: leave it empty, or set the header %q for consumers that know it",
+			backend.ErrInvalidMessage, m.ID, headerGroup)
+	}
+	if fault := jsonFault(m.Body); fault != "" {
+		return fmt.Errorf("%w: message %q: the body %s: PGMQ stores JSON, so wrap other data in a JSON string", backend.ErrInvalidMessage, m.ID, fault)
+	}
+	return nil
+}
+
+// blame finds the message that the server refused.
+func (q *Queue) blame(ctx context.Context, msgs []backend.Message, bodies, headers []string, refused error) error {
+	for i, m := range msgs {
+		err := q.exec(ctx, nil, "SELECT $1::text::jsonb IS NULL, $2::text::jsonb IS NULL", bodies[i], headers[i])
+		if refusesData(err) {
+			return fmt.Errorf("%w: message %q (number %d of the call): %w", backend.ErrInvalidMessage, m.ID, i, err)
+		}
+	}
+	return fmt.Errorf("%w: %w", backend.ErrInvalidMessage, refused)
+}
+
+// headersOf is a message's headers as JSON, its ID among them.
+func headersOf(m backend.Message) string {
+	b := append([]byte(nil), `{"`+backend.HeaderID+`":`...)
+	b = appendText(b, m.ID)
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		b = append(b, ',')
+		b = appendText(b, name)
+		b = append(b, ':')
+		b = appendText(b, m.Headers[name])
+	}
+	return string(append(b, '}'))
+}
+
+// appendText appends s, which is UTF-8 without NUL, as a JSON string.
+func appendText(b []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	b = append(b, '"')
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c < 0x20:
+			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		default:
+			b = append(b, c)
+		}
+	}
+	return append(b, '"')
+}
+
+// jsonFault says why jsonb would not take a text, or nothing. Numbers beyond its range are left to the server.
+func jsonFault(body []byte) string {
+	switch {
+	case !utf8.Valid(body):
+		return "is not UTF-8"
+	case !json.Valid(body):
+		return "is not JSON"
+	}
+	high := false // the last escape was the first half of a pair
+	for i := 0; i < len(body); i++ {
+		if body[i] != '\\' {
+			if high {
+				return `holds half of a surrogate pair`
+			}
+			continue
+		}
+		i++
+		if body[i] != 'u' {
+			if high {
+				return `holds half of a surrogate pair`
+			}
+			continue
+		}
+		unit := hex4(body[i+1 : i+5])
+		i += 4
+		low := 0xDC00 <= unit && unit <= 0xDFFF
+		if unit == 0 {
+			return `holds \u0000`
+		}
+		if high != low {
+			return `holds half of a surrogate pair`
+		}
+		high = 0xD800 <= unit && unit <= 0xDBFF
+	}
+	return ""
+}
+
+// hex4 reads four digits that json.Valid has checked.
+func hex4(digits []byte) (unit int) {
+	for _, c := range digits {
+		unit <<= 4
+		switch {
+		case c <= '9':
+			unit |= int(c - '0')
+		default:
+			unit |= int(c|0x20-'a') + 10
+		}
+	}
+	return unit
+}

@@ -1,0 +1,320 @@
+package pgmq
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/redeliver/redeliver/backend"
+)
+
+// retryRecordBudget is how large the record is that a message carries while it waits for a retry.
+const retryRecordBudget = 1 << 10
+
+// way is what a settlement does to a row. Each way is a statement of its own, so that no outcome depends on another.
+type way int
+
+const (
+	remove way = iota // from the queue, to the archive or for good
+	back              // to the queue, after a delay
+	bury              // to the dead-letter queue
+	ways
+)
+
+// item is a settlement under way.
+type item struct {
+	delivery *backend.Delivery
+	message  *Message
+	outcome  backend.Outcome
+	index    int // in the caller's batch
+	delay    time.Duration
+	doc      string // what is merged into the headers
+}
+
+// Settle implements backend.Subscription. Each of the three ways out of the queue (archived or deleted, back, dead-lettered)
+// is one statement for up to 100 deliveries. A Discard ends as an Ack does: in the archive, or deleted with
+// Options.DeleteOnSuccess. When a statement is refused because of one item's data, the items are settled one by one.
+func (s *subscription) Settle(ctx context.Context, batch []backend.Settlement) error {
+	if err := s.enter("settle"); err != nil {
+		return err
+	}
+	defer s.work.Done()
+	errs := make([]error, len(batch))
+	var groups [ways][]item
+	for i, st := range batch {
+		m, err := s.own(st)
+		if err == nil {
+			err = st.Delivery.BeginSettle()
+		}
+		if err != nil {
+			errs[i] = s.queue.errorf("settle", err)
+			continue
+		}
+		m.gate.Lock()
+		w := remove
+		switch st.Outcome {
+		case backend.Retry, backend.Release:
+			w = back
+		case backend.DeadLetter:
+			w = bury
+		}
+		if groups[w] == nil {
+			groups[w] = make([]item, 0, len(batch)-i)
+		}
+		groups[w] = append(groups[w], newItem(st, m, i))
+	}
+	for w, items := range groups {
+		for chunk := range slices.Chunk(items, settleBatch) {
+			s.apply(ctx, way(w), chunk, errs)
+		}
+	}
+	return backend.NewBatchError(errs)
+}
+
+// own returns the message of a settlement, if it came from here.
+func (s *subscription) own(st backend.Settlement) (*Message, error) {
+	if err := st.Validate(); err != nil {
+		return nil, err
+	}
+	m, ok := st.Delivery.Raw.(*Message)
+	if !ok || m.sub != s {
+		return nil, fmt.Errorf("message %q: this subscription did not deliver it: settle it where it was received", st.Delivery.ID)
+	}
+	return m, nil
+}
+
+// newItem works out what a settlement writes. The counts are absolute, so that settling again after an unknown outcome
+// counts once.
+func newItem(st backend.Settlement, m *Message, index int) item {
+	d := st.Delivery
+	it := item{delivery: d, message: m, outcome: st.Outcome, index: index}
+	c := m.counts
+	var record []byte
+	// By the server's clock, as the other times in the record.
+	now := m.claimed.Add(time.Since(d.ReceivedAt))
+	switch {
+	case st.Outcome == backend.DeadLetter:
+		record = d.Record(*st.Failure, now, true).Encode(0)
+	case st.Outcome == backend.Release:
+		c.releases++
+	case st.Outcome != backend.Retry:
+		return it
+	case st.AwaitDeadLetter:
+		c.waits++
+		record = d.Record(*st.Failure, now, false).Encode(0)
+	case st.Uncharged:
+		c.snoozes++
+	default:
+		c.failures++
+		if st.Failure != nil {
+			f := d.Record(*st.Failure, now, false)
+			f.Stack = ""
+			record = f.Encode(retryRecordBudget)
+		}
+	}
+	it.delay = max(st.Delay, 0)
+	it.doc = header(st.Outcome, c, d.ID, record)
+	return it
+}
+
+// header is the document that is merged into a message's headers.
+func header(outcome backend.Outcome, c counts, id string, record []byte) string {
+	b := make([]byte, 0, 128+len(record)+len(id))
+	if outcome == backend.DeadLetter {
+		b = append(b, `{"`+backend.HeaderID+`":`...)
+		b = appendText(b, id)
+	} else {
+		b = append(b, `{"`+headerCounts+`":`...)
+		b = c.appendTo(b)
+	}
+	if record != nil {
+		b = append(b, `,"`+backend.HeaderFailure+`":`...)
+		b = append(b, record...)
+	}
+	return string(append(b, '}'))
+}
+
+// apply carries out settlements of one way and ends each: its error, if any, goes to errs.
+func (s *subscription) apply(ctx context.Context, w way, items []item, errs []error) {
+	slices.SortFunc(items, func(a, b item) int { return cmp.Compare(a.message.MsgID, b.message.MsgID) })
+	done, err := s.execute(ctx, w, items)
+	if err != nil && len(items) > 1 && refusesData(err) {
+		for i := range items {
+			s.apply(ctx, w, items[i:i+1], errs)
+		}
+		return
+	}
+	var lost []item
+	for i, it := range items {
+		switch {
+		case err != nil:
+			if unknown(err) {
+				it.message.unsure = it.outcome
+			}
+			s.finish(it, s.failed(err), errs)
+		case done[i]:
+			s.finish(it, nil, errs)
+		default:
+			lost = append(lost, it)
+		}
+	}
+	if err == nil && w == back {
+		s.wake(items, done)
+	}
+	if lost != nil {
+		s.missing(ctx, lost, errs)
+	}
+}
+
+// execute runs the statement of a way and tells which items it found.
+func (s *subscription) execute(ctx context.Context, w way, items []item) (done []bool, err error) {
+	ids := make([]int64, len(items))
+	reads := make([]int32, len(items))
+	for i, it := range items {
+		ids[i], reads[i] = it.message.MsgID, int32(it.message.ReadCount)
+	}
+	args := []any{ids, reads}
+	sql := s.sql.remove
+	if w != remove {
+		docs := make([]string, len(items))
+		for i, it := range items {
+			docs[i] = it.doc
+		}
+		sql = s.sql.bury
+		if w == back {
+			delays := make([]int64, len(items))
+			for i, it := range items {
+				delays[i] = micros(it.delay)
+			}
+			sql, args = s.sql.back, append(args, delays)
+		}
+		args = append(args, docs)
+	}
+	done = make([]bool, len(items))
+	err = s.queue.exec(ctx, mark(done), sql, args...)
+	return done, err
+}
+
+// mark notes the ordinal numbers that a statement returns.
+func mark(done []bool) func(pgx.Rows) error {
+	return func(row pgx.Rows) error {
+		var n int64
+		if err := row.Scan(&n); err != nil {
+			return err
+		}
+		done[n-1] = true
+		return nil
+	}
+}
+
+// failed is the error of items whose statement failed.
+func (s *subscription) failed(err error) error {
+	if unknown(err) {
+		return fmt.Errorf("%w: the connection ended before the server answered: %w", backend.ErrUnknown, err)
+	}
+	return s.queue.explain(err)
+}
+
+var errGone = fmt.Errorf("%w: another consumer has claimed the message since, or it was removed from the queue", backend.ErrLeaseLost)
+
+// missing ends items whose rows were not there as they were claimed. That is a lost lease, unless an earlier settlement of
+// the same delivery may have done it.
+func (s *subscription) missing(ctx context.Context, items []item, errs []error) {
+	var unsure []item
+	for _, it := range items {
+		if it.message.unsure == 0 {
+			s.finish(it, errGone, errs)
+		} else {
+			unsure = append(unsure, it)
+		}
+	}
+	if unsure == nil {
+		return
+	}
+	ids := make([]int64, len(unsure))
+	for i, it := range unsure {
+		ids[i] = it.message.MsgID
+	}
+	present := make([]bool, len(unsure))
+	err := s.queue.exec(ctx, mark(present), s.sql.present, ids)
+	for i, it := range unsure {
+		removed := it.message.unsure != backend.Retry && it.message.unsure != backend.Release
+		switch {
+		case err != nil:
+			s.finish(it, fmt.Errorf("%w: an earlier call may have taken effect, and looking for the message failed: %w", backend.ErrUnknown, err), errs)
+		case !removed:
+			s.finish(it, fmt.Errorf("%w: an earlier call may have taken effect, and another consumer has had the message since", backend.ErrUnknown), errs)
+		case present[i]:
+			s.finish(it, errGone, errs)
+		default:
+			s.finish(it, nil, errs) // the earlier call removed it
+		}
+	}
+}
+
+// finish ends the settlement of one item.
+func (s *subscription) finish(it item, err error, errs []error) {
+	it.message.gate.Unlock()
+	it.delivery.EndSettle(err)
+	lost := errors.Is(err, backend.ErrLeaseLost)
+	if lost {
+		it.delivery.MarkLost()
+	}
+	if lost || err == nil {
+		s.release(it.message)
+	}
+	if err != nil {
+		errs[it.index] = s.queue.errorf(it.outcome.String(), fmt.Errorf("message %q (msg_id %d): %w", it.delivery.ID, it.message.MsgID, err))
+	}
+}
+
+// release forgets a delivery that is not held any more.
+func (s *subscription) release(m *Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.held, m)
+}
+
+// wake sets the alarm for the first of the items that come back.
+func (s *subscription) wake(items []item, done []bool) {
+	first := time.Duration(-1)
+	for i, it := range items {
+		if done[i] && (first < 0 || it.delay < first) {
+			first = it.delay
+		}
+	}
+	if first >= 0 {
+		s.queue.wake(first)
+	}
+}
+
+// giveBack releases deliveries that nobody will settle.
+func (s *subscription) giveBack(ctx context.Context, ds []*delivery) error {
+	var items []item
+	for _, d := range ds {
+		if d.BeginSettle() != nil {
+			continue
+		}
+		d.message.gate.Lock()
+		items = append(items, newItem(backend.Settlement{Delivery: &d.Delivery, Outcome: backend.Release}, &d.message, len(items)))
+	}
+	errs := make([]error, len(items))
+	for chunk := range slices.Chunk(items, settleBatch) {
+		s.apply(ctx, back, chunk, errs)
+	}
+	var failed []error
+	for i, it := range items {
+		it.delivery.MarkLost()
+		if errs[i] != nil && !errors.Is(errs[i], backend.ErrLeaseLost) {
+			failed = append(failed, errs[i])
+		}
+	}
+	if failed == nil {
+		return nil
+	}
+	return fmt.Errorf("%d of %d messages were not given back and return when their lease ends: %w", len(failed), len(items), failed[0])
+}

@@ -1,0 +1,29 @@
+package pgmq
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/redeliver/redeliver/backend"
+)
+
+// Stats implements backend.Statser. The counts are exact, and read the index on vt, or the whole table, for it: about
+// 100 ms for a million messages. Waiting holds the leased messages too, since a row does not tell the two apart.
+func (q *Queue) Stats(ctx context.Context) (backend.Stats, error) {
+	var st backend.Stats
+	var micros int64
+	err := q.exec(ctx, func(row pgx.Rows) error {
+		return row.Scan(&st.Ready, &st.Waiting, &st.Dead, &micros)
+	}, fmt.Sprintf(`SELECT count(*) FILTER (WHERE vt <= statement_timestamp()), count(*) FILTER (WHERE vt > statement_timestamp()),
+	(SELECT count(*) FROM pgmq."q_%s"),
+	coalesce((SELECT extract(epoch FROM statement_timestamp() - min(vt)) * 1000000 FROM pgmq."q_%[2]s"
+		WHERE vt <= statement_timestamp() AND vt > '-infinity'), 0)::bigint
+FROM pgmq."q_%[2]s"`, q.dead, q.name))
+	if err != nil {
+		return backend.Stats{}, q.errorf("stats", q.explain(err))
+	}
+	st.OldestDue = time.Duration(micros) * time.Microsecond
+	return st, nil
+}
