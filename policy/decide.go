@@ -52,19 +52,17 @@ type Receipt struct {
 // Decide is a pure function as long as Rand is nil: it reads no clock and
 // keeps no state, and the same failure gets the same decision in every
 // process. It is safe for concurrent use, with a Rand too.
-func (p Policy) Decide(f Failure) Decision {
+func (p Policy) Decide(f Failure) (d Decision) {
 	f.Attempt = max(f.Attempt, 1)
 	f.Age = max(f.Age, 0)
 	f.Snoozes = max(f.Snoozes, 0)
 
+	d.Action = ActionDeadLetter
+	d.why.cause = f.Cause
+	d.why.attempt, d.why.attempts = f.Attempt, p.maxAttempts()
+
 	found := classify(f.Err)
-	d := Decision{Action: ActionDeadLetter, why: why{
-		cause:    f.Cause,
-		attempt:  f.Attempt,
-		attempts: p.maxAttempts(),
-		age:      f.Age,
-		maxAge:   p.MaxAge,
-	}}
+	d.why.mark = found.kind
 	switch found.kind {
 	case discarded:
 		d.Action, d.Reason = ActionDiscard, ReasonDiscarded
@@ -87,7 +85,8 @@ func (p Policy) Decide(f Failure) Decision {
 
 	delay := p.delay(&f, found, &d.why)
 	if p.MaxAge > 0 && (f.Age >= p.MaxAge || delay > p.MaxAge-f.Age) {
-		d.Reason, d.why.delay = ReasonExpired, delay
+		d.Reason = ReasonExpired
+		d.why.delay, d.why.age, d.why.maxAge = delay, f.Age, p.MaxAge
 		return d
 	}
 	d.Action, d.Delay = ActionRetry, delay
@@ -107,27 +106,29 @@ func (p Policy) Decide(f Failure) Decision {
 // delay finds the delay before MaxAge is asked, and notes how.
 func (p *Policy) delay(f *Failure, found finding, why *why) time.Duration {
 	longest := p.maxRetryAfter()
+	why.hint, why.maxHint = found.wait, longest
 	if found.kind == snoozed && found.wait > 0 {
-		why.hint, why.maxHint = found.wait, longest
 		return min(found.wait, longest)
 	}
 
 	curve, n, immediate := resolve(p.Backoff, f.Attempt)
-	immediate = immediate && found.kind != snoozed
-	if immediate && found.wait == 0 {
+	if immediate && found.kind == unmarked {
 		why.curve = curveImmediate
 		return 0
 	}
 	w := p.window(curve, n)
-	part := p.draw(w.hi-w.lo, f, f.Attempt)
+	part := p.draw(w.hi-w.lo, f)
 	delay := w.lo + part
 	why.curve, why.jitter, why.window, why.floor = curveOf(curve), p.Jitter.Kind, w, p.MinDelay
-	if immediate {
+	switch {
+	case found.kind == snoozed:
+		return min(delay, longest)
+	case immediate:
 		why.curve, delay = curveImmediate, 0
 	}
 	if found.wait > 0 {
-		// One draw serves both: the longer of two equal spreads.
-		why.hint, why.maxHint = found.wait, longest
+		// One draw serves both waits, so that the longer one keeps the whole
+		// spread.
 		delay = max(delay, min(saturatingAdd(found.wait, part), longest))
 	}
 	return delay

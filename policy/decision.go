@@ -56,12 +56,13 @@ type Decision struct {
 // nothing to explain unless someone asks.
 type why struct {
 	cause             Reason
-	attempt, attempts int
-	count, most       int           // of snoozes or lapses
-	age, maxAge       time.Duration //
-	delay             time.Duration // of a retry that came too late
+	mark              markKind
 	curve             curveKind
 	jitter            JitterKind
+	attempt, attempts int
+	count, most       int // of snoozes or lapses
+	age, maxAge       time.Duration
+	delay             time.Duration // of a retry that would be too late
 	window            window
 	floor             time.Duration
 	hint, maxHint     time.Duration
@@ -119,7 +120,7 @@ func (d Decision) Explain() string {
 	case ReasonSnoozeLimit:
 		fmt.Fprintf(&b, ": snoozed %d times already, at most %d are allowed", w.count, w.most)
 	case ReasonSnoozed:
-		fmt.Fprintf(&b, ": %s asked to wait, snooze %d%s", w.attemptText(), w.count+1, ofLimit(w.most))
+		fmt.Fprintf(&b, ": %s %s, snooze %d%s", w.attemptText(), w.verb(), w.count+1, ofLimit(w.most))
 		w.delayText(&b)
 	case ReasonExhausted:
 		if w.attempt > w.attempts {
@@ -159,10 +160,12 @@ func ofLimit(most int) string {
 }
 
 func (w *why) verb() string {
-	switch w.cause {
-	case ReasonTimeout:
+	switch {
+	case w.mark == snoozed:
+		return "asked to wait"
+	case w.cause == ReasonTimeout:
 		return "timed out"
-	case ReasonPanic:
+	case w.cause == ReasonPanic:
 		return "panicked"
 	default:
 		return "failed"
@@ -189,8 +192,11 @@ func (w *why) delayText(b *strings.Builder) {
 	}
 	if w.hint > 0 {
 		fmt.Fprintf(b, "; the error asked for %v", w.hint)
+		if width := w.window.hi - w.window.lo; width > 0 {
+			fmt.Fprintf(b, ", spread by up to %v", width)
+		}
 		if w.hint > w.maxHint {
-			fmt.Fprintf(b, ", cut to the maximum of %v", w.maxHint)
+			fmt.Fprintf(b, ", at most %v is allowed", w.maxHint)
 		}
 	}
 }

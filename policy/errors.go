@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"time"
 )
 
@@ -135,42 +136,49 @@ func classify(err error) finding {
 
 func (f *finding) walk(err error) {
 	for err != nil {
-		if m, ok := err.(*mark); ok {
-			if m == nil {
-				return
-			}
-			f.add(m.kind, m.wait)
-			err = m.cause
-			continue
-		}
-		if x, ok := err.(interface{ Is(error) bool }); ok {
-			f.ask(x)
-		}
-		if x, ok := err.(interface{ As(any) bool }); ok {
-			var m *mark
-			if x.As(&m) && m != nil {
-				f.walk(m)
-			}
-		}
+		// One switch costs one look-up, which counts on the way of every
+		// failure. What is rare comes in pieces.
 		switch x := err.(type) {
+		case *mark:
+			f.add(x.kind, x.wait)
+			err = x.cause
+		case interface{ Is(error) bool }, interface{ As(any) bool }:
+			f.ask(err)
+			f.walkMany(err)
+			err = errors.Unwrap(err)
 		case interface{ Unwrap() error }:
 			err = x.Unwrap()
-		case interface{ Unwrap() []error }:
-			for _, err := range x.Unwrap() {
-				f.walk(err)
-			}
-			return
 		default:
+			f.walkMany(err)
 			return
 		}
 	}
 }
 
-func (f *finding) ask(x interface{ Is(error) bool }) {
-	for _, sentinel := range [...]error{ErrDiscard, ErrPermanent, ErrSnooze, ErrRetryAfter} {
-		if x.Is(sentinel) {
-			f.add(sentinel.(*mark).kind, 0)
-			return
+// walkMany looks through an error that holds several.
+func (f *finding) walkMany(err error) {
+	if x, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, err := range x.Unwrap() {
+			f.walk(err)
+		}
+	}
+}
+
+// ask gives an error with methods of its own for errors.Is and errors.As the
+// word.
+func (f *finding) ask(err error) {
+	if x, ok := err.(interface{ Is(error) bool }); ok {
+		for _, sentinel := range [...]error{ErrDiscard, ErrPermanent, ErrSnooze, ErrRetryAfter} {
+			if x.Is(sentinel) {
+				f.add(sentinel.(*mark).kind, 0)
+				break
+			}
+		}
+	}
+	if x, ok := err.(interface{ As(any) bool }); ok {
+		var m *mark
+		if x.As(&m) && m != nil {
+			f.walk(m)
 		}
 	}
 }

@@ -51,14 +51,15 @@ func parseDate(value string, now time.Time) (time.Time, bool) {
 		// RFC 850, after the name of the day, which has no fixed length.
 		rfc850 = ", 02-Jan-06 15:04:05 GMT"
 	)
-	// time.Parse accepts fractions of a second that the layout does not have.
-	// The lengths exclude them.
-	switch len(value) {
-	case len(fixed):
+	// time.Parse accepts fractions of a second and hours of one digit, which
+	// no form has. The length of the text and the place of a colon exclude
+	// them.
+	switch {
+	case len(value) == len(fixed):
 		if t, err := time.Parse(fixed, value); err == nil {
 			return t, true
 		}
-	case len(asctime):
+	case len(value) == len(asctime) && value[len("Mon Jan _2 15")] == ':':
 		if t, err := time.Parse(asctime, value); err == nil {
 			return t, true
 		}
