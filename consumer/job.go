@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -74,12 +75,24 @@ func (j *job) run() {
 // its policy allows.
 func (j *job) refused() bool {
 	d := j.d
-	if d.DeadLetterWaits > 0 && d.Failure != nil {
+	if d.DeadLetterWaits > 0 {
 		j.finished.Store(true)
 		j.r.keeper.remove(j)
+		f := d.Failure
+		if f == nil {
+			f = &backend.Failure{
+				Reason: string(policy.ReasonError), Error: "consumer: the record of the failure was lost while the message waited for its dead-letter queue",
+				Attempts: d.Attempt - 1, Lapses: d.Lapses, Policy: j.governing.name, Consumer: j.r.host,
+			}
+		}
+		reason := policy.Reason(f.Reason)
+		if !slices.Contains(policy.Reasons(), reason) {
+			// It came with the message, and whoever can write there must not invent labels of metrics.
+			reason = policy.ReasonError
+		}
 		j.settle(
-			backend.Settlement{Outcome: backend.DeadLetter, Failure: d.Failure},
-			Event{Kind: DeadLettered, Reason: policy.Reason(d.Failure.Reason), Err: errors.New(d.Failure.Error)})
+			backend.Settlement{Outcome: backend.DeadLetter, Failure: f},
+			Event{Kind: DeadLettered, Reason: reason, Err: errors.New(f.Error)})
 		return true
 	}
 	receipt := policy.Receipt{Attempt: d.Attempt, Lapses: d.Lapses}
