@@ -125,8 +125,8 @@ func (f Failure) Encode(budget int) []byte {
 		unknown = nil
 		doc = d.encode(nil)
 	}
-	// The longest of what remains: 5 texts of at most 48 bytes, of which each may take 6 bytes when escaped, would not fit
-	// the smallest budget; but only control characters take 6, and they are gone, or <, > and &, which are not escaped here.
+	// The smallest budget holds the longest of what then remains: 6 texts of at most 48 bytes, which double at most when
+	// escaped (what takes 6 bytes for one, the other control characters, is gone), beside names, numbers and times.
 	for _, s := range []*string{&d.ErrorType, &d.Policy, &d.Consumer, &d.Reason, &d.Origin, &d.MessageID} {
 		shrink(s, 48)
 	}
@@ -134,28 +134,30 @@ func (f Failure) Encode(budget int) []byte {
 }
 
 func (d document) encode(unknown map[string]json.RawMessage) []byte {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(d); err != nil {
+	doc, err := marshal(d)
+	if err != nil {
 		panic("backend: a document of plain fields did not encode: " + err.Error())
 	}
-	doc := bytes.TrimSuffix(buf.Bytes(), []byte("\n"))
 	if len(unknown) == 0 {
 		return doc
 	}
-	doc = doc[:len(doc)-1]
-	for _, name := range slices.Sorted(maps.Keys(unknown)) {
-		key, err := json.Marshal(name)
-		if err != nil {
-			continue
-		}
-		doc = append(doc, ',')
-		doc = append(doc, key...)
-		doc = append(doc, ':')
-		doc = append(doc, unknown[name]...)
+	more, err := marshal(unknown)
+	if err != nil {
+		panic("backend: fields that were decoded did not encode: " + err.Error())
 	}
-	return append(doc, '}')
+	doc[len(doc)-1] = ','
+	return append(doc, more[1:]...)
+}
+
+// marshal is json.Marshal without escapes for HTML.
+func marshal(v any) ([]byte, error) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
 
 // ParseFailure reads an envelope. It accepts documents of newer versions and keeps their unknown fields, so that Encode
@@ -203,17 +205,41 @@ func ParseFailure(doc []byte) (*Failure, error) {
 	if err := json.Unmarshal(doc, &all); err != nil {
 		return nil, fmt.Errorf("backend: envelope is not readable: %w", err)
 	}
-	for _, name := range documentFields {
-		delete(all, name)
-	}
-	maps.DeleteFunc(all, func(name string, value json.RawMessage) bool {
-		// PostgreSQL's jsonb refuses NUL, and with it the whole dead letter.
-		return strings.IndexByte(name, 0) >= 0 || bytes.Contains(value, []byte(`\u0000`))
+	maps.DeleteFunc(all, func(name string, _ json.RawMessage) bool {
+		// Decoding takes a field's name in any case, so a variant of a known name was read as that field.
+		return slices.ContainsFunc(documentFields, func(known string) bool { return strings.EqualFold(name, known) })
 	})
+	for name, value := range all {
+		value, err := storableValue(name, value)
+		if err != nil {
+			delete(all, name)
+			continue
+		}
+		all[name] = value
+	}
 	if len(all) > 0 {
 		f.unknown = all
 	}
 	return f, nil
+}
+
+// storableValue returns the value of an unknown field as every broker can store it: compact, in valid UTF-8, without the
+// runes that some refuse. Numbers stay exact.
+func storableValue(name string, value json.RawMessage) (json.RawMessage, error) {
+	dec := json.NewDecoder(bytes.NewReader(value))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return nil, err
+	}
+	doc, err := marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	if !storableText(name) || !storableText(string(doc)) || bytes.Contains(doc, []byte(`\u0000`)) {
+		return nil, errors.New("not storable")
+	}
+	return doc, nil
 }
 
 // Record completes a failure of this delivery with what the message carries: its origin, its ID and its first times, which
@@ -283,10 +309,12 @@ func refused(r rune) bool {
 	return r < 0x20 && r != '\t' && r != '\n' && r != '\r' || r == 0xFFFE || r == 0xFFFF
 }
 
-// timestamp is RFC 3339 in UTC with milliseconds: a fixed width, so that texts sort as times do.
+// timestamp is RFC 3339 in UTC with milliseconds: a fixed width, so that texts sort as times do. RFC 3339 ends with the
+// year 9999.
 func timestamp(t time.Time) string {
-	if t.IsZero() {
+	t = t.UTC()
+	if t.IsZero() || t.Year() < 0 || t.Year() > 9999 {
 		return ""
 	}
-	return t.UTC().Format("2006-01-02T15:04:05.000Z07:00")
+	return t.Format("2006-01-02T15:04:05.000Z07:00")
 }

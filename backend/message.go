@@ -141,12 +141,15 @@ func (d *Delivery) BeginSettle() error {
 }
 
 // EndSettle ends what BeginSettle began: with a nil error the delivery is settled, with any other it may be settled again.
+// MarkSettled prevails over a settlement that was under way and failed.
 func (d *Delivery) EndSettle(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.settle = open
-	if err == nil {
+	switch {
+	case err == nil:
 		d.settle = settled
+	case d.settle == settling:
+		d.settle = open
 	}
 }
 
