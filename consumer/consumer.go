@@ -88,8 +88,8 @@ type Consumer struct {
 	// each retry and snooze. Bodies and headers are never logged. The default is slog.Default.
 	Logger *slog.Logger
 
-	// Redact, if set, is applied to every error text and stack before it is stored in an envelope or logged. It is called
-	// concurrently.
+	// Redact, if set, is applied to every error text and stack before it is stored in an envelope or logged, and to what a
+	// panic or a mistaken Choose adds to the log. It is called concurrently.
 	Redact func(string) string
 
 	// Host names this consumer in envelopes. The default is the host name.

@@ -45,7 +45,7 @@ func (r *run) govern(d *backend.Delivery) *governing {
 	if name != "" {
 		r.unknownPolicy.Do(func() {
 			r.logger.ErrorContext(r.base, "redeliver: Choose named a policy that Overrides lacks; Policy governs the message. Further ones are not logged.",
-				"queue", r.name, "policy", name)
+				"queue", r.name, "policy", r.redact(name))
 		})
 	}
 	return r.standard
@@ -54,11 +54,24 @@ func (r *run) govern(d *backend.Delivery) *governing {
 func (r *run) choose(d *backend.Delivery) (name string) {
 	defer func() {
 		if v := recover(); v != nil {
-			r.logger.ErrorContext(r.base, "redeliver: Choose panicked; Policy governs the message", "queue", r.name, "message_id", d.ID, "panic", v)
+			r.logger.ErrorContext(r.base, "redeliver: Choose panicked; Policy governs the message", "queue", r.name, "message_id", d.ID, "panic", r.redact(fmt.Sprint(v)))
 			name = ""
 		}
 	}()
 	return r.c.Choose(d)
+}
+
+// decide asks the policy. Curves and random sources may be the user's own code: one that panics is left out.
+func (r *run) decide(p policy.Policy, f policy.Failure) (decision policy.Decision) {
+	defer func() {
+		if v := recover(); v != nil {
+			r.logger.ErrorContext(r.base, "redeliver: the policy's curve or random source panicked; a default curve decides",
+				"queue", r.name, "policy", p.Name, "message_id", f.MessageID, "panic", r.redact(fmt.Sprint(v)))
+			p.Backoff, p.Rand = nil, nil
+			decision = p.Decide(f)
+		}
+	}()
+	return p.Decide(f)
 }
 
 // sound returns err, or another error if err's own methods panic, as those of a nil pointer in an error variable do.

@@ -167,7 +167,7 @@ func (j *job) fail(err, cause error, e Event) {
 		Attempt: d.Attempt, Err: err, Cause: kind, MessageID: d.ID, Snoozes: d.Snoozes,
 		Age: d.Age + time.Since(d.ReceivedAt),
 	}
-	decision := j.governing.policy.Decide(failure)
+	decision := r.decide(j.governing.policy, failure)
 	e.Err, e.Reason, e.Decision = err, decision.Reason, decision
 	record := &backend.Failure{
 		Reason: string(decision.Reason), Error: r.text(err), ErrorType: errorType(err), Stack: r.redact(stack),

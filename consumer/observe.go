@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -75,7 +76,7 @@ func (r *run) observe(e Event) {
 	defer func() {
 		// The observer is a bystander: its fault must not cost a message.
 		if v := recover(); v != nil {
-			r.logger.ErrorContext(r.base, "redeliver: observer panicked", "queue", r.name, "event", string(e.Kind), "panic", v)
+			r.logger.ErrorContext(r.base, "redeliver: observer panicked", "queue", r.name, "event", string(e.Kind), "panic", r.redact(fmt.Sprint(v)))
 		}
 	}()
 	r.c.Observer.Observe(r.base, e)
