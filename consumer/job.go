@@ -124,9 +124,10 @@ func (j *job) finish(err error) {
 		return
 	}
 	r, d := j.r, j.d
-	lost := r.keeper.remove(j)
+	// Before the heartbeat is awaited: what happens during that wait is not the handler's.
 	e := Event{Duration: time.Since(j.started), Err: err}
 	cause := context.Cause(j.ctx)
+	lost := r.keeper.remove(j)
 	switch {
 	case d.Settled():
 		e.Kind, e.Delivery = Succeeded, d
