@@ -164,28 +164,37 @@ func (q *Queue) Stats(ctx context.Context) (backend.Stats, error) {
 	return stats, nil
 }
 
-// Check reports a dead-letter queue that is missing, which is fatal, and one that was never wanted, which is not.
-func (q *Queue) Check(ctx context.Context, need backend.Needs) ([]backend.Finding, error) {
+// Check reports a missing queue or dead-letter queue, which is fatal (queue_not_found, dead_letter_queue_not_found), and a
+// dead-letter queue that was never wanted, which is not (no_dead_letter_queue).
+func (q *Queue) Check(ctx context.Context, _ backend.Needs) ([]backend.Finding, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("memory: check of %q: %w", q.Name(), err)
 	}
 	s := q.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var findings []backend.Finding
+	if s.missing() {
+		findings = append(findings, backend.Finding{
+			Fatal: true,
+			Code:  "queue_not_found",
+			Text:  fmt.Sprintf("queue %q is missing: end with Refuse(nil) what Refuse began", s.name),
+		})
+	}
 	switch {
 	case s.dead == nil:
-		return []backend.Finding{{
+		findings = append(findings, backend.Finding{
 			Code: "no_dead_letter_queue",
 			Text: fmt.Sprintf("queue %q was made without a dead-letter queue: a message that fails for good stays in it, waiting", s.name),
-		}}, nil
+		})
 	case s.dead.missing():
-		return []backend.Finding{{
+		findings = append(findings, backend.Finding{
 			Fatal: true,
-			Code:  "dead_letter_queue_missing",
+			Code:  "dead_letter_queue_not_found",
 			Text:  fmt.Sprintf("dead-letter queue %q of queue %q is missing: end with Refuse(nil) what Refuse began", s.dead.name, s.name),
-		}}, nil
+		})
 	}
-	return nil, nil
+	return findings, nil
 }
 
 // Refuse makes the queue accept no message until Refuse(nil): Publish, and dead-lettering if it is a dead-letter queue,
