@@ -41,7 +41,7 @@ func printDecisions(p policy.Policy) {
 func TestTwoProcessesDecideTheSame(t *testing.T) {
 	child := func(kind string) string {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "POLICY_TEST_CHILD="+kind)
+		cmd.Env = append(os.Environ(), "POLICY_TEST_CHILD="+kind, "GORACE=atexit_sleep_ms=0")
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		out, err := cmd.Output()
