@@ -273,7 +273,7 @@ func TestFailuresAreCountedAcrossConsumers(t *testing.T) {
 		publish(t, q, message("m"))
 		for range 3 {
 			stop := start(t, consume(q.Open(), three, events, seen.wrap(fail)))
-			time.Sleep(time.Minute)
+			time.Sleep(45 * time.Second)
 			require.NoError(t, stop())
 		}
 		var attempts []int
@@ -304,7 +304,7 @@ func TestAWaitingRetryIsTheBrokersAndHoldsNoPlace(t *testing.T) {
 		require.Zero(t, stats(t, q).Leased)
 		published := time.Now()
 		publish(t, q, message("works"))
-		time.Sleep(time.Hour)
+		time.Sleep(55 * time.Minute)
 		require.NoError(t, stop())
 
 		require.Zero(t, seen.of("works")[0].at.Sub(published), "the other message does not wait")
