@@ -47,7 +47,9 @@ func harness(unavailable error) conformance.Harness {
 }
 
 func TestConformance(t *testing.T) {
-	conformance.Run(t, harness(backend.ErrQueueNotFound))
+	h := harness(backend.ErrQueueNotFound)
+	h.Lease = 300 * time.Millisecond
+	conformance.Run(t, h)
 }
 
 // In virtual time nothing but the backend's own rules can make a message late, so no slack is given.
