@@ -162,7 +162,7 @@ func (s *client) nothing(sentence int, within time.Duration, after string) []*ba
 }
 
 // beyondLease is how long to wait to see that nothing comes back when leases have lapsed.
-func (c *trial) beyondLease() time.Duration { return c.harness.Lease + c.harness.Slack }
+func (c *trial) beyondLease() time.Duration { return c.harness.Lease + 2*glance }
 
 // settle settles a batch, of which every item should succeed.
 func (s *client) settle(sentence int, batch ...backend.Settlement) {
