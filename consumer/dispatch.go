@@ -69,6 +69,13 @@ func (s *dispatch) returned() {
 	go next.run()
 }
 
+// handlers is how many handlers have not returned.
+func (s *dispatch) handlers() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running
+}
+
 // ended tells how a delivery ended. The next of its group may then start; after anything but success the rest of the group
 // in hand is released unrun, since it must not overtake.
 func (s *dispatch) ended(j *job, outcome backend.Outcome) {

@@ -84,7 +84,7 @@ func deadLetter(t *testing.T, q *memory.Queue) *backend.Failure {
 	return dead[0].Failure
 }
 
-// held returns what can be received from q at this moment, and gives it back.
+// held returns what can be received from q at this moment, and gives it back. It wants a bubble, where the wait is virtual.
 func held(t *testing.T, q *memory.Queue) []*backend.Delivery {
 	t.Helper()
 	sub, err := q.Subscribe(t.Context(), backend.SubscribeOptions{MaxInFlight: 1000, Lease: time.Minute})

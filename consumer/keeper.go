@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -74,14 +76,21 @@ func (k *keeper) lose(j *job, why error) {
 	}
 }
 
-func (k *keeper) run(ctx context.Context) {
+// unfinished returns the deliveries whose outcome is not decided.
+func (k *keeper) unfinished() []*job {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Collect(maps.Keys(k.held))
+}
+
+func (k *keeper) run() {
 	// A heartbeat that failed is tried again four times as often.
 	regular, urgent := k.r.lease/3, k.r.lease/12
 	timer := time.NewTimer(regular)
 	defer timer.Stop()
 	for {
 		select {
-		case <-ctx.Done():
+		case <-k.r.serving.Done():
 			return
 		case <-timer.C:
 		}
@@ -110,7 +119,7 @@ func (k *keeper) beat() (ok bool) {
 	}
 	k.mu.Unlock()
 	for _, j := range overdue {
-		go j.force()
+		k.r.service.Go(j.force)
 	}
 	if !k.r.limits.LeaseExpires {
 		return true

@@ -16,62 +16,69 @@ type item struct {
 	settlement backend.Settlement
 	event      Event
 	tries      int
+	err        error // of the last try
 }
 
-// lane settles in batches, as in a group commit: what gathered while the last batch was under way goes out next.
+// lane settles in batches, as in a group commit: what gathered while the last batch was under way goes out next. Beside a
+// batch that is under way only full ones are sent.
 type lane struct {
 	r       *run
 	timeout time.Duration // of one call
 
 	mu      sync.Mutex
 	pending []*item
-	wake    chan struct{} // holds a token while items may be pending
+	calls   int
+	closed  bool
 	full    chan struct{} // holds a token once a batch is full
 }
 
 func newLane(r *run, timeout time.Duration) *lane {
-	return &lane{r: r, timeout: timeout, wake: make(chan struct{}, 1), full: make(chan struct{}, 1)}
+	return &lane{r: r, timeout: timeout, full: make(chan struct{}, 1)}
 }
 
 func (l *lane) add(it *item) {
 	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		l.giveUp(it)
+		return
+	}
+	defer l.mu.Unlock()
 	l.pending = append(l.pending, it)
-	full := len(l.pending) >= l.r.limits.SettleBatch
-	l.mu.Unlock()
-	signal(l.wake)
-	if full {
+	if len(l.pending) >= l.r.limits.SettleBatch {
 		signal(l.full)
 	}
+	l.start()
 }
 
-func signal(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
+// start makes a call if it is time for one. It is called with l.mu held.
+func (l *lane) start() {
+	n := len(l.pending)
+	if n == 0 || l.calls > 0 && (n < l.r.limits.SettleBatch || l.calls >= l.r.limits.Parallel) {
+		return
 	}
+	l.calls++
+	l.r.service.Go(l.call)
 }
 
-// run settles until ctx ends. Several may run at once.
-func (l *lane) run(ctx context.Context) {
-	for {
+func (l *lane) call() {
+	gather(l.waiting)
+	if linger := l.r.limits.SettleLinger; linger > 0 && l.waiting() < l.r.limits.SettleBatch {
+		timer := time.NewTimer(linger)
 		select {
-		case <-ctx.Done():
-			return
-		case <-l.wake:
+		case <-timer.C:
+		case <-l.full:
 		}
-		gather(l.waiting)
-		if linger := l.r.limits.SettleLinger; linger > 0 && l.waiting() < l.r.limits.SettleBatch {
-			timer := time.NewTimer(linger)
-			select {
-			case <-timer.C:
-			case <-l.full:
-			}
-			timer.Stop()
-		}
-		if batch := l.take(); len(batch) > 0 {
-			l.settle(batch)
-		}
+		timer.Stop()
 	}
+	batch := l.take()
+	if len(batch) > 0 {
+		l.settle(batch)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls--
+	l.start()
 }
 
 func (l *lane) waiting() int {
@@ -86,11 +93,10 @@ func (l *lane) take() []*item {
 	n := min(len(l.pending), l.r.limits.SettleBatch)
 	batch := l.pending[:n:n]
 	l.pending = l.pending[n:]
-	if len(l.pending) > 0 {
-		signal(l.wake)
-	} else {
+	if len(l.pending) == 0 {
 		l.pending = nil
 	}
+	l.start()
 	return batch
 }
 
@@ -116,7 +122,8 @@ func (l *lane) settled(it *item, err error) {
 	case errors.Is(err, backend.ErrLeaseLost):
 		l.r.observe(Event{Kind: LeaseLost, Delivery: j.d, Duration: it.event.Duration, Err: err})
 		j.end(0)
-	case errors.Is(err, backend.ErrSettled):
+	case errors.Is(err, backend.ErrSettled), errors.Is(err, backend.ErrClosed):
+		// A subscription that was closed has given back what it held.
 		l.failed(it, err, true)
 		j.end(0)
 	default:
@@ -131,6 +138,24 @@ func (l *lane) failed(it *item, err error, gaveUp bool) {
 	})
 }
 
+// abandon gives up what is pending and all that is added from now on, for Run is about to return.
+func (l *lane) abandon() {
+	l.mu.Lock()
+	pending := l.pending
+	l.pending, l.closed = nil, true
+	l.mu.Unlock()
+	for _, it := range pending {
+		l.giveUp(it)
+	}
+}
+
+func (l *lane) giveUp(it *item) {
+	if it.err == nil {
+		it.err = ErrShutdown
+	}
+	l.failed(it, it.err, true)
+}
+
 const (
 	deadLetterTries = 3
 	settleBackoff   = 50 * time.Millisecond
@@ -142,6 +167,7 @@ const (
 func (l *lane) again(it *item, err error) {
 	r, j := l.r, it.job
 	it.tries++
+	it.err = err
 	left := r.lease
 	if r.limits.LeaseExpires {
 		left = time.Until(r.keeper.leaseUntil(j))
@@ -158,7 +184,10 @@ func (l *lane) again(it *item, err error) {
 		return
 	}
 	l.failed(it, err, false)
-	time.AfterFunc(wait, func() { l.add(it) })
+	r.service.Go(func() {
+		sleep(r.serving, wait)
+		l.add(it)
+	})
 }
 
 // parking spaces the tries to reach a dead-letter queue that does not take a message.

@@ -7,34 +7,44 @@ import (
 )
 
 // room counts the deliveries that may still be held: a semaphore that hands out many places at once.
+//
+// Whoever takes places makes one call to the broker for them, and calls want to be few and large. So a call is made at
+// once if none is under way, and beside others only for a full batch: what becomes free meanwhile gathers for the next.
 type room struct {
-	mu     sync.Mutex
-	size   int
-	free   int
-	places chan struct{} // holds a token while places may be free
-	idle   chan struct{} // made by empty, closed when all places are free
+	mu      sync.Mutex
+	size    int
+	free    int
+	calls   int
+	changed chan struct{} // holds a token while take has reason to look
+	idle    chan struct{} // made by empty, closed when all places are free
 }
 
 func newRoom(size int) *room {
-	r := &room{size: size, free: size, places: make(chan struct{}, 1)}
-	r.places <- struct{}{}
+	r := &room{size: size, free: size, changed: make(chan struct{}, 1)}
+	signal(r.changed)
 	return r
 }
 
-// take waits for a free place and takes up to limit of them. It returns 0 when ctx ends.
+// take waits until a call is to be made, and takes up to limit places for it. It returns 0 when ctx ends.
 func (r *room) take(ctx context.Context, limit int) int {
 	for {
 		select {
 		case <-ctx.Done():
 			return 0
-		case <-r.places:
+		case <-r.changed:
 		}
 		gather(r.available)
 		r.mu.Lock()
-		n := min(r.free, limit)
-		r.free -= n
-		if r.free > 0 {
-			r.signal()
+		n := 0
+		if r.calls == 0 || r.free >= limit {
+			n = min(r.free, limit)
+		}
+		if n > 0 {
+			r.free -= n
+			r.calls++
+			if r.free >= limit {
+				signal(r.changed)
+			}
 		}
 		r.mu.Unlock()
 		if n > 0 {
@@ -43,24 +53,23 @@ func (r *room) take(ctx context.Context, limit int) int {
 	}
 }
 
+// called tells that a call has ended, with that many places unused.
+func (r *room) called(unused int) {
+	r.mu.Lock()
+	r.calls--
+	r.mu.Unlock()
+	r.give(unused)
+}
+
+// give makes places free.
 func (r *room) give(n int) {
-	if n == 0 {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.free += n
-	r.signal()
+	signal(r.changed)
 	if r.free == r.size && r.idle != nil {
 		close(r.idle)
 		r.idle = nil
-	}
-}
-
-func (r *room) signal() {
-	select {
-	case r.places <- struct{}{}:
-	default:
 	}
 }
 
@@ -92,15 +101,23 @@ func (r *room) taken() int {
 }
 
 // gather lets other goroutines run while they still add to what count counts. A call to a broker costs a hundred times
-// more than a yield, and without it the first of many would often go alone.
+// more than a few yields, and without them the first of many would often go alone.
 func gather(count func() int) {
-	const rounds = 8
-	for n, i := count(), 0; i < rounds; i++ {
+	const rounds, quiet = 64, 4
+	for n, same, i := count(), 0, 0; same < quiet && i < rounds; i++ {
 		runtime.Gosched()
 		m := count()
 		if m == n {
-			return
+			same++
+		} else {
+			n, same = m, 0
 		}
-		n = m
+	}
+}
+
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
 	}
 }

@@ -32,6 +32,11 @@ type run struct {
 	deaths   *lane
 	probe    chan struct{} // held by the one delivery that tests a breaker that is not closed
 
+	// service are the goroutines of the keeper and the lanes. They outlive the handlers, and end before Run returns.
+	service     sync.WaitGroup
+	serving     context.Context
+	stopServing context.CancelFunc
+
 	unknownPolicy sync.Once
 }
 
@@ -49,6 +54,7 @@ func newRun(ctx context.Context, c *Consumer) (*run, error) {
 		return nil, fmt.Errorf("consumer: subscribe to queue %q: %w", r.name, err)
 	}
 	r.handlers, r.cancelHandlers = context.WithCancelCause(r.base)
+	r.serving, r.stopServing = context.WithCancel(r.base)
 	r.room = newRoom(s.concurrency + s.prefetch)
 	r.keeper = newKeeper(r)
 	r.dispatch = newDispatch(r)
@@ -61,15 +67,8 @@ func newRun(ctx context.Context, c *Consumer) (*run, error) {
 func (r *run) run(ctx context.Context) error {
 	receiving, stopReceiving := context.WithCancel(ctx)
 	defer stopReceiving()
-	background, stopBackground := context.WithCancel(r.base)
-	defer stopBackground()
 
-	var service sync.WaitGroup
-	service.Go(func() { r.keeper.run(background) })
-	for range r.limits.Parallel {
-		service.Go(func() { r.acks.run(background) })
-		service.Go(func() { r.deaths.run(background) })
-	}
+	r.service.Go(r.keeper.run)
 
 	var intakes sync.WaitGroup
 	broken := make(chan error, r.limits.Parallel)
@@ -92,28 +91,26 @@ func (r *run) run(ctx context.Context) error {
 	stopReceiving()
 	r.dispatch.drain()
 	intakes.Wait()
-	stuck := r.await()
+	left := r.await()
 	closing, cancel := context.WithTimeout(r.base, r.settle)
 	defer cancel()
 	if closeErr := r.sub.Close(closing); closeErr != nil && !errors.Is(closeErr, backend.ErrClosed) {
 		err = errors.Join(err, fmt.Errorf("consumer: queue %q: close: %w", r.name, closeErr))
 	}
-	stopBackground()
-	service.Wait()
-	if stuck > 0 {
-		err = errors.Join(err, fmt.Errorf("consumer: queue %q: %d handlers did not return after they were cancelled; their messages were given back", r.name, stuck))
-	}
-	return err
+	r.stopServing()
+	r.abandon()
+	r.service.Wait()
+	return errors.Join(err, left)
 }
 
-// await waits until nothing is held, giving handlers their grace and cancelling them after it. It returns how many
-// deliveries are still held when it has no more patience.
-func (r *run) await() int {
+// await waits until nothing is held, giving handlers their grace and cancelling them after it. It returns an error that
+// tells what is still held when it has no more patience.
+func (r *run) await() error {
 	grace := time.NewTimer(r.grace)
 	defer grace.Stop()
 	select {
 	case <-r.room.empty():
-		return 0
+		return nil
 	case <-grace.C:
 	case <-r.c.kill:
 	}
@@ -122,10 +119,36 @@ func (r *run) await() int {
 	defer patience.Stop()
 	select {
 	case <-r.room.empty():
-		return 0
+		return nil
 	case <-patience.C:
-		return r.room.taken()
 	}
+	handlers := r.dispatch.handlers()
+	var left []error
+	if handlers > 0 {
+		left = append(left, fmt.Errorf("consumer: queue %q: %s did not return after being cancelled; let handlers heed their context", r.name, count(handlers, "handler")))
+	}
+	if n := r.room.taken() - handlers; n > 0 {
+		left = append(left, fmt.Errorf("consumer: queue %q: %s could not be settled; expect further deliveries", r.name, count(n, "message")))
+	}
+	return errors.Join(left...)
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// abandon tells the end of what is still held after the subscription was closed, which has given it back.
+func (r *run) abandon() {
+	for _, j := range r.keeper.unfinished() {
+		if !j.finished.Swap(true) {
+			r.observe(Event{Kind: Released, Delivery: j.d})
+		}
+	}
+	r.acks.abandon()
+	r.deaths.abandon()
 }
 
 // intake receives while there is room. It returns the error that ended the subscription, or nil when ctx ended.
@@ -139,16 +162,16 @@ func (r *run) intake(ctx context.Context) error {
 		if b := r.c.Breaker; b != nil {
 			var ok bool
 			if ok, probing = r.awaitBreaker(ctx, b); !ok {
-				r.room.give(n)
+				r.room.called(n)
 				return nil
 			}
-			if probing {
-				r.room.give(n - 1)
-				n = 1
-			}
 		}
-		batch, err := r.sub.Receive(ctx, n)
-		r.room.give(n - len(batch))
+		most := n
+		if probing {
+			most = 1
+		}
+		batch, err := r.sub.Receive(ctx, most)
+		r.room.called(n - len(batch))
 		if probing && len(batch) == 0 {
 			<-r.probe
 		}
