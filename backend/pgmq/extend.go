@@ -63,14 +63,9 @@ func (s *subscription) extendable(d *backend.Delivery) (*Message, error) {
 
 // prolong extends the leases of one statement's items and unlocks their gates.
 func (s *subscription) prolong(ctx context.Context, items []item, errs []error) {
-	ids := make([]int64, len(items))
-	reads := make([]int32, len(items))
-	for i, it := range items {
-		ids[i], reads[i] = it.message.MsgID, int32(it.message.ReadCount)
-	}
 	until := time.Now().Add(s.lease)
 	done := make([]bool, len(items))
-	err := s.queue.exec(ctx, mark(done), s.sql.extend, ids, reads, micros(s.lease))
+	err := s.queue.exec(ctx, mark(done), s.sql.extend, append(fenceOf(items), micros(s.lease))...)
 	for i, it := range items {
 		it.message.gate.RUnlock()
 		itemErr := err

@@ -122,15 +122,15 @@ RETURNING m.msg_id, m.read_ct, m.enqueued_at, m.vt, m.message, m.headers`, queue
 	WHERE vt > statement_timestamp() AND vt <= statement_timestamp() + $1::bigint * interval '1 microsecond')`, queue),
 
 		back: fmt.Sprintf(`UPDATE %s m
-SET vt = clock_timestamp() + t.delay * interval '1 microsecond', headers = %s || t.doc::jsonb
-FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::text[]) WITH ORDINALITY t(id, rc, delay, doc, n)
+SET vt = clock_timestamp() + t.delay * interval '1 microsecond', headers = %s || t.doc
+FROM ROWS FROM (unnest($1::bigint[]), unnest($2::int[]), unnest($3::bigint[]), jsonb_array_elements($4::text::jsonb)) WITH ORDINALITY t(id, rc, delay, doc, n)
 WHERE %s
 RETURNING t.n`, queue, merged, fence),
 
 		bury: fmt.Sprintf(`WITH d AS (DELETE FROM %[1]s m
-	USING unnest($1::bigint[], $2::int[], $3::text[]) WITH ORDINALITY t(id, rc, doc, n)
+	USING ROWS FROM (unnest($1::bigint[]), unnest($2::int[]), jsonb_array_elements($3::text::jsonb)) WITH ORDINALITY t(id, rc, doc, n)
 	WHERE %[4]s
-	RETURNING t.n, m.message, (%[3]s - '`+headerCounts+`') || t.doc::jsonb AS headers),
+	RETURNING t.n, m.message, (%[3]s - '`+headerCounts+`') || t.doc AS headers),
 i AS (INSERT INTO %[2]s (vt, enqueued_at, message, headers)
 	SELECT clock_timestamp(), clock_timestamp(), d.message, d.headers FROM d ORDER BY d.n)
 SELECT n FROM d`, queue, dead, merged, fence),

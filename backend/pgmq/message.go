@@ -43,24 +43,46 @@ type delivery struct {
 	message Message
 }
 
-// scan reads one claimed row.
-func (s *subscription) scan(rows pgx.Rows, now time.Time) (*delivery, error) {
-	d := new(delivery)
-	m := &d.message
-	var enqueued pgtype.Timestamptz // which may be infinite
-	if err := rows.Scan(&m.MsgID, &m.ReadCount, &enqueued, &m.VisibleAt, &d.Body, (*[]byte)(&m.Headers)); err != nil {
+// reader reads claimed rows.
+type reader struct {
+	sub  *subscription
+	now  time.Time // when the first row arrived
+	into []any
+
+	id            int64
+	reads         int
+	enqueued      pgtype.Timestamptz // which may be infinite
+	visible       time.Time
+	body, headers []byte
+}
+
+func (s *subscription) newReader() *reader {
+	r := &reader{sub: s}
+	r.into = []any{&r.id, &r.reads, &r.enqueued, &r.visible, &r.body, &r.headers}
+	return r
+}
+
+func (r *reader) read(row pgx.Rows) (*delivery, error) {
+	if r.now.IsZero() {
+		r.now = time.Now()
+	}
+	if err := row.Scan(r.into...); err != nil {
 		return nil, err
 	}
-	if enqueued.InfinityModifier == pgtype.Finite {
-		m.EnqueuedAt = enqueued.Time
+	d := new(delivery)
+	m := &d.message
+	m.MsgID, m.ReadCount, m.VisibleAt, m.Headers = r.id, r.reads, r.visible, r.headers
+	if r.enqueued.InfinityModifier == pgtype.Finite {
+		m.EnqueuedAt = r.enqueued.Time
 	}
-	m.sub = s
-	m.claimed = m.VisibleAt.Add(-s.lease)
-	m.until = now.Add(s.lease)
+	m.sub = r.sub
+	m.claimed = m.VisibleAt.Add(-r.sub.lease)
+	m.until = r.now.Add(r.sub.lease)
 
 	d.Raw = m
-	d.Queue = s.queue.name
-	d.ReceivedAt = now
+	d.Body = r.body
+	d.Queue = r.sub.queue.name
+	d.ReceivedAt = r.now
 	d.FirstEnqueuedAt = m.EnqueuedAt
 	if !m.EnqueuedAt.IsZero() {
 		d.Age = max(m.claimed.Sub(m.EnqueuedAt), 0)
@@ -69,7 +91,7 @@ func (s *subscription) scan(rows pgx.Rows, now time.Time) (*delivery, error) {
 		d.readHeaders()
 	}
 	if d.ID == "" {
-		d.ID = stableID(s.queue.name, m)
+		d.ID = stableID(d.Queue, m)
 	}
 	d.Attempt = 1 + m.counts.failures
 	d.Lapses = max(m.ReadCount-1-m.counts.sum(), 0)

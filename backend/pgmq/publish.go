@@ -33,7 +33,7 @@ func (q *Queue) Publish(ctx context.Context, msgs ...backend.Message) error {
 			return q.errorf("publish", err)
 		}
 		bodies[i] = string(m.Body)
-		headers[i] = headersOf(m)
+		headers[i] = encodeHeaders(m)
 	}
 	err := q.exec(ctx, nil, fmt.Sprintf(`INSERT INTO pgmq."q_%s" (vt, enqueued_at, message, headers)
 SELECT clock_timestamp(), clock_timestamp(), t.body::jsonb, t.headers::jsonb
@@ -76,8 +76,8 @@ func (q *Queue) blame(ctx context.Context, msgs []backend.Message, bodies, heade
 	return fmt.Errorf("%w: %w", backend.ErrInvalidMessage, refused)
 }
 
-// headersOf is a message's headers as JSON, its ID among them.
-func headersOf(m backend.Message) string {
+// encodeHeaders returns a message's headers as JSON, its ID among them.
+func encodeHeaders(m backend.Message) string {
 	b := append([]byte(nil), `{"`+backend.HeaderID+`":`...)
 	b = appendText(b, m.ID)
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {

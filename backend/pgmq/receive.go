@@ -146,13 +146,12 @@ func (s *subscription) look(ctx context.Context, within time.Duration) (outlook,
 func (s *subscription) claim(ctx context.Context, limit int) ([]*backend.Delivery, error) {
 	ds, err := detach(ctx, s, func(ctx context.Context, conn *pgxpool.Conn) ([]*delivery, error) {
 		var ds []*delivery
-		var now time.Time
+		rows := s.newReader()
 		err := execOn(ctx, conn, func(row pgx.Rows) error {
-			if now.IsZero() {
-				now = time.Now()
+			if ds == nil {
 				ds = make([]*delivery, 0, min(limit, 1024))
 			}
-			d, err := s.scan(row, now)
+			d, err := rows.read(row)
 			if err == nil {
 				ds = append(ds, d)
 			}

@@ -32,7 +32,8 @@ type item struct {
 	outcome  backend.Outcome
 	index    int // in the caller's batch
 	delay    time.Duration
-	doc      string // what is merged into the headers
+	counts   counts // what the headers are to say
+	record   []byte // the failure's, or nil
 }
 
 // Settle implements backend.Subscription. Each of the three ways out of the queue (archived or deleted, back, dead-lettered)
@@ -91,51 +92,45 @@ func (s *subscription) own(st backend.Settlement) (*Message, error) {
 // counts once.
 func newItem(st backend.Settlement, m *Message, index int) item {
 	d := st.Delivery
-	it := item{delivery: d, message: m, outcome: st.Outcome, index: index}
-	c := m.counts
-	var record []byte
+	it := item{delivery: d, message: m, outcome: st.Outcome, index: index, delay: max(st.Delay, 0), counts: m.counts}
 	// By the server's clock, as the other times in the record.
 	now := m.claimed.Add(time.Since(d.ReceivedAt))
 	switch {
 	case st.Outcome == backend.DeadLetter:
-		record = d.Record(*st.Failure, now, true).Encode(0)
+		it.record = d.Record(*st.Failure, now, true).Encode(backend.DefaultEnvelopeBudget)
 	case st.Outcome == backend.Release:
-		c.releases++
+		it.counts.releases++
 	case st.Outcome != backend.Retry:
-		return it
 	case st.AwaitDeadLetter:
-		c.waits++
-		record = d.Record(*st.Failure, now, false).Encode(0)
+		it.counts.waits++
+		it.record = d.Record(*st.Failure, now, false).Encode(backend.DefaultEnvelopeBudget)
 	case st.Uncharged:
-		c.snoozes++
+		it.counts.snoozes++
 	default:
-		c.failures++
+		it.counts.failures++
 		if st.Failure != nil {
 			f := d.Record(*st.Failure, now, false)
 			f.Stack = ""
-			record = f.Encode(retryRecordBudget)
+			it.record = f.Encode(retryRecordBudget)
 		}
 	}
-	it.delay = max(st.Delay, 0)
-	it.doc = header(st.Outcome, c, d.ID, record)
 	return it
 }
 
-// header is the document that is merged into a message's headers.
-func header(outcome backend.Outcome, c counts, id string, record []byte) string {
-	b := make([]byte, 0, 128+len(record)+len(id))
-	if outcome == backend.DeadLetter {
+// appendHeaders appends what is merged into the message's headers.
+func (it *item) appendHeaders(b []byte) []byte {
+	if it.outcome == backend.DeadLetter {
 		b = append(b, `{"`+backend.HeaderID+`":`...)
-		b = appendText(b, id)
+		b = appendText(b, it.delivery.ID)
 	} else {
 		b = append(b, `{"`+headerCounts+`":`...)
-		b = c.appendTo(b)
+		b = it.counts.appendTo(b)
 	}
-	if record != nil {
+	if it.record != nil {
 		b = append(b, `,"`+backend.HeaderFailure+`":`...)
-		b = append(b, record...)
+		b = append(b, it.record...)
 	}
-	return string(append(b, '}'))
+	return append(b, '}')
 }
 
 // apply carries out settlements of one way and ends each: its error, if any, goes to errs.
@@ -172,37 +167,53 @@ func (s *subscription) apply(ctx context.Context, w way, items []item, errs []er
 
 // execute runs the statement of a way and tells which items it found.
 func (s *subscription) execute(ctx context.Context, w way, items []item) (done []bool, err error) {
-	ids := make([]int64, len(items))
-	reads := make([]int32, len(items))
-	for i, it := range items {
-		ids[i], reads[i] = it.message.MsgID, int32(it.message.ReadCount)
-	}
-	args := []any{ids, reads}
-	sql := s.sql.remove
-	if w != remove {
-		docs := make([]string, len(items))
+	args, sql := fenceOf(items), s.sql.remove
+	switch w {
+	case back:
+		delays := make([]int64, len(items))
 		for i, it := range items {
-			docs[i] = it.doc
+			delays[i] = micros(it.delay)
 		}
-		sql = s.sql.bury
-		if w == back {
-			delays := make([]int64, len(items))
-			for i, it := range items {
-				delays[i] = micros(it.delay)
-			}
-			sql, args = s.sql.back, append(args, delays)
-		}
-		args = append(args, docs)
+		args, sql = append(args, delays, headersOf(items)), s.sql.back
+	case bury:
+		args, sql = append(args, headersOf(items)), s.sql.bury
 	}
 	done = make([]bool, len(items))
 	err = s.queue.exec(ctx, mark(done), sql, args...)
 	return done, err
 }
 
+// fenceOf returns the first two arguments of every statement: which messages, and which delivery of each.
+func fenceOf(items []item) []any {
+	ids := make([]int64, len(items))
+	reads := make([]int32, len(items))
+	for i, it := range items {
+		ids[i], reads[i] = it.message.MsgID, int32(it.message.ReadCount)
+	}
+	return []any{ids, reads}
+}
+
+// headersOf returns what is merged into each item's headers, as one JSON array: a text array would be copied twice more on
+// its way.
+func headersOf(items []item) string {
+	size := 2
+	for i := range items {
+		size += len(items[i].record) + len(items[i].delivery.ID) + 128
+	}
+	b := append(make([]byte, 0, size), '[')
+	for i := range items {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = items[i].appendHeaders(b)
+	}
+	return string(append(b, ']'))
+}
+
 // mark notes the ordinal numbers that a statement returns.
 func mark(done []bool) func(pgx.Rows) error {
+	var n int64
 	return func(row pgx.Rows) error {
-		var n int64
 		if err := row.Scan(&n); err != nil {
 			return err
 		}
