@@ -153,11 +153,26 @@ func (r *recorder) kinds(id string) (kinds []consumer.Kind) {
 	return kinds
 }
 
-// journal notes what handlers saw.
-type journal struct {
+// list collects what several goroutines add.
+type list[T any] struct {
 	mu    sync.Mutex
-	calls []call
+	items []T
 }
+
+func (l *list[T]) add(v T) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.items = append(l.items, v)
+}
+
+func (l *list[T]) all() []T {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.items)
+}
+
+// journal notes what handlers saw.
+type journal struct{ list[call] }
 
 type call struct {
 	id              string
@@ -165,11 +180,7 @@ type call struct {
 	at              time.Time
 }
 
-func (j *journal) note(d *backend.Delivery) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.calls = append(j.calls, call{d.ID, d.Attempt, d.Lapses, time.Now()})
-}
+func (j *journal) note(d *backend.Delivery) { j.add(call{d.ID, d.Attempt, d.Lapses, time.Now()}) }
 
 // wrap notes each call before h is called.
 func (j *journal) wrap(h handle) handle {
@@ -177,12 +188,6 @@ func (j *journal) wrap(h handle) handle {
 		j.note(d)
 		return h(ctx, d)
 	}
-}
-
-func (j *journal) all() []call {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return slices.Clone(j.calls)
 }
 
 func (j *journal) ids() (ids []string) {
@@ -364,6 +369,7 @@ type scripted struct {
 
 	mu      sync.Mutex
 	settled []backend.Settlement
+	extends int
 }
 
 func newScripted(limits backend.Limits) *scripted {
@@ -441,29 +447,23 @@ func (s *scripted) Settle(_ context.Context, batch []backend.Settlement) error {
 	return backend.NewBatchError(errs)
 }
 
-func (s *scripted) Extend(context.Context, []*backend.Delivery) error { return nil }
-
-// logs collects what a consumer logs, at all levels.
-type logs struct {
-	mu    sync.Mutex
-	lines []string
+func (s *scripted) Extend(context.Context, []*backend.Delivery) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.extends++
+	return nil
 }
 
+// logs collects what a consumer logs, at all levels.
+type logs struct{ list[string] }
+
 func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lines = append(l.lines, string(p))
+	l.add(string(p))
 	return len(p), nil
 }
 
 func (l *logs) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
-}
-
-func (l *logs) all() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.lines)
 }
 
 // at returns the lines of one level.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redeliver/redeliver/backend"
@@ -28,6 +29,8 @@ func (k *keeper) add(j *job) {
 	k.held[j] = struct{}{}
 	k.mu.Unlock()
 	j.d.OnLost(func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
 		k.lose(j, fmt.Errorf("message %q of queue %q: %w: the connection that held it is gone", j.d.ID, j.d.Queue, backend.ErrLeaseLost))
 	})
 }
@@ -64,15 +67,13 @@ func (k *keeper) leaseUntil(j *job) time.Time {
 	return j.leaseUntil
 }
 
+// lose notes that a lease is gone, and cancels the handler. It is called with k.mu held.
 func (k *keeper) lose(j *job, why error) {
-	k.mu.Lock()
-	cancel := j.cancel
 	if j.lost == nil {
 		j.lost = why
 	}
-	k.mu.Unlock()
-	if cancel != nil {
-		cancel(why)
+	if j.cancel != nil {
+		j.cancel(why)
 	}
 }
 
@@ -124,17 +125,24 @@ func (k *keeper) beat() (ok bool) {
 	if !k.r.limits.LeaseExpires {
 		return true
 	}
-	ok = true
-	for len(extend) > 0 {
-		n := min(len(extend), k.r.limits.SettleBatch)
-		ok = k.extend(extend[:n]) && ok
-		extend = extend[n:]
+	// At the same time, since one that hangs must not keep the others from being sent while their leases last.
+	var failed atomic.Bool
+	var calls sync.WaitGroup
+	for batch := range slices.Chunk(extend, k.r.limits.SettleBatch) {
+		calls.Go(func() {
+			if !k.extend(batch) {
+				failed.Store(true)
+			}
+		})
 	}
-	return ok
+	calls.Wait()
+	return !failed.Load()
 }
 
 func (k *keeper) extend(jobs []*job) (ok bool) {
 	lease := k.r.lease
+	start := time.Now()
+	deadline := start.Add(lease / 6)
 	done := make(chan struct{})
 	batch := make([]*backend.Delivery, 0, len(jobs))
 	held := jobs[:0]
@@ -144,6 +152,10 @@ func (k *keeper) extend(jobs []*job) (ok bool) {
 			j.extending = done
 			held = append(held, j)
 			batch = append(batch, j.d)
+			// A call that hangs has to fail early enough for the handler to stop while the lease lasts.
+			if latest := j.leaseUntil.Add(-lease / 12); latest.Before(deadline) {
+				deadline = latest
+			}
 		}
 	}
 	k.mu.Unlock()
@@ -151,39 +163,30 @@ func (k *keeper) extend(jobs []*job) (ok bool) {
 		return true
 	}
 
-	start := time.Now()
-	ctx, cancel := context.WithTimeout(k.r.base, lease/6)
+	ctx, cancel := context.WithDeadline(k.r.base, deadline)
 	err := k.r.sub.Extend(ctx, batch)
 	cancel()
 
 	ok = true
 	now := time.Now()
-	type loss struct {
-		j   *job
-		why error
-	}
-	var losses []loss
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	for i, j := range held {
 		j.extending = nil
 		switch err := backend.ErrorAt(err, i); {
 		case err == nil:
 			j.leaseUntil = start.Add(lease)
 		case errors.Is(err, backend.ErrLeaseLost):
-			losses = append(losses, loss{j, err})
+			k.lose(j, err)
 		case errors.Is(err, backend.ErrSettled):
 		default:
 			ok = false
 			// Another consumer may get the message soon: stop while nobody has it.
-			if now.After(j.leaseUntil.Add(-lease / 6)) {
-				losses = append(losses, loss{j, fmt.Errorf("message %q of queue %q: %w: it could not be extended in time: %w", j.d.ID, j.d.Queue, backend.ErrLeaseLost, err)})
+			if !now.Before(j.leaseUntil.Add(-lease / 6)) {
+				k.lose(j, fmt.Errorf("message %q of queue %q: %w: it could not be extended in time: %w", j.d.ID, j.d.Queue, backend.ErrLeaseLost, err))
 			}
 		}
 	}
 	close(done)
-	k.mu.Unlock()
-	for _, l := range losses {
-		k.lose(l.j, l.why)
-	}
 	return ok
 }
