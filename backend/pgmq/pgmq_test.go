@@ -112,7 +112,7 @@ var (
 )
 
 func retry(delay time.Duration) backend.Settlement {
-	return backend.Settlement{Outcome: backend.Retry, Delay: delay, Failure: &backend.Failure{Reason: "error", Error: "boom"}}
+	return backend.Settlement{Outcome: backend.Retry, Delay: delay, Failure: &backend.Failure{Reason: "error", Error: "boom", Attempts: 1}}
 }
 
 func deadLetter(text string) backend.Settlement {

@@ -12,6 +12,9 @@ import (
 )
 
 const (
+	// maxClaim is how many messages one claim takes at most, whatever is asked for.
+	maxClaim = 1000
+
 	// A claim whose answer is not there after the lease is worthless. These bound what is waited for it.
 	minClaimTime = time.Second
 	maxClaimTime = 30 * time.Second
@@ -40,7 +43,7 @@ func (s *subscription) Receive(caller context.Context, limit int) ([]*backend.De
 	}()
 	var wait idleness
 	for {
-		ds, err := s.claim(ctx, max(limit, 1))
+		ds, err := s.claim(ctx, min(max(limit, 1), maxClaim))
 		switch {
 		case len(ds) > 0:
 			return ds, nil
@@ -149,7 +152,7 @@ func (s *subscription) claim(ctx context.Context, limit int) ([]*backend.Deliver
 		rows := s.newReader()
 		err := execOn(ctx, conn, func(row pgx.Rows) error {
 			if ds == nil {
-				ds = make([]*delivery, 0, min(limit, 1024))
+				ds = make([]*delivery, 0, limit)
 			}
 			d, err := rows.read(row)
 			if err == nil {
