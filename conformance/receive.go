@@ -401,27 +401,31 @@ func timedOutReceive(c *trial) {
 func wokenByPublish(c *trial) {
 	s := c.subscribe(c.Queue, longLease)
 	arrivals := s.stream()
-	publish := map[string]func(context.Context, ...backend.Message) error{"Fixture.Publish": c.Publish}
-	if other, ok := c.reopen().(backend.Publisher); ok && c.Reopen != nil {
-		publish["another client's Publish"] = other.Publish
+	type publish struct {
+		who  string
+		send func(context.Context, ...backend.Message) error
 	}
-	for who, send := range publish {
+	publishes := []publish{{"Fixture.Publish", c.Publish}}
+	if other, ok := c.reopen().(backend.Publisher); ok && c.Reopen != nil {
+		publishes = append(publishes, publish{"another client's Publish", other.Publish})
+	}
+	for _, by := range publishes {
 		// The first finds a Receive that has only begun, the later ones one that has waited.
 		for n, pause := range []time.Duration{0, glance, 2 * glance} {
 			if a, ok := c.await(arrivals, pause); ok {
 				c.fatal(1, "message %q came, which nobody sent", a.ID)
 			}
 			c.calling("Publish")
-			if err := send(c.ctx, c.messages(n + 1)[n]); err != nil {
-				c.fatal(setup, "%s: %v", who, err)
+			if err := by.send(c.ctx, c.messages(n + 1)[n]); err != nil {
+				c.fatal(setup, "%s: %v", by.who, err)
 			}
 			sent := time.Now()
 			a, ok := c.await(arrivals, patience)
 			if !ok {
-				c.fatal(5, "a waiting Receive did not return within %v of %s", patience, who)
+				c.fatal(5, "a waiting Receive did not return within %v of %s", patience, by.who)
 			}
 			if late := a.at.Sub(sent); late > c.harness.Slack {
-				c.fail(5, "a waiting Receive returned %v after %s", late, who)
+				c.fail(5, "a waiting Receive returned %v after %s", late, by.who)
 			}
 			s.settle(6, ack(a.Delivery))
 		}

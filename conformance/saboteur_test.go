@@ -25,6 +25,7 @@ type saboteur struct {
 	name     string
 	sentence int // that must be reported, whatever else is
 
+	declare   func(*backend.Limits)
 	publish   func(q *queue, m *backend.Message)
 	subscribe func(q *queue, opts backend.SubscribeOptions) (backend.Subscription, error)
 	receive   func(ctx context.Context, s *subscription, limit int) ([]*backend.Delivery, error)
@@ -75,6 +76,14 @@ func (q *queue) elsewhere(do func(*memory.Queue)) {
 
 func (q *queue) open(m *memory.Queue) *queue {
 	return &queue{Queue: m, saboteur: q.saboteur, state: q.state}
+}
+
+func (q *queue) Limits() backend.Limits {
+	limits := q.Queue.Limits()
+	if q.declare != nil {
+		q.declare(&limits)
+	}
+	return limits
 }
 
 func (q *queue) Publish(ctx context.Context, msgs ...backend.Message) error {
@@ -303,6 +312,14 @@ var saboteurs = []saboteur{
 				return nil, err
 			}
 			return nil, ctx.Err()
+		},
+	},
+	{
+		name: "does not heed the end of a receive's context", sentence: 4,
+		receive: func(ctx context.Context, s *subscription, limit int) ([]*backend.Delivery, error) {
+			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Minute)
+			defer cancel()
+			return s.Subscription.Receive(late, limit)
 		},
 	},
 	{
@@ -564,6 +581,14 @@ var saboteurs = []saboteur{
 		}),
 	},
 	{
+		name: "forgets why a message failed when it is retried", sentence: 22,
+		deliver: func(_ *subscription, d *backend.Delivery) {
+			if d.DeadLetterWaits == 0 {
+				d.Failure = nil
+			}
+		},
+	},
+	{
 		name: "renews the time of the first failure", sentence: 22,
 		settle: func(ctx context.Context, s *subscription, item backend.Settlement) error {
 			return s.altered(ctx, item, func(d *backend.Delivery) {
@@ -611,6 +636,8 @@ func TestSaboteurs(t *testing.T) {
 					caught[v.Sentence.Number] = append(caught[v.Sentence.Number], v)
 				}
 				require.Contains(t, slices.Collect(maps.Keys(caught)), who.sentence)
+				// Time stands still when this function has returned, and a call that was left behind would never end.
+				pause(context.Background(), time.Hour)
 				t.Log("reported sentences:", slices.Sorted(maps.Keys(caught)))
 				t.Log(caught[who.sentence][0])
 			})
@@ -623,4 +650,21 @@ func TestHonestWrapper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		require.Empty(t, conformance.Check(t.Context(), harnessOf(saboteur{})))
 	})
+}
+
+// TestDeclaredLimitsAreKept proves that what breaks a rule is accepted where the backend declares it.
+func TestDeclaredLimitsAreKept(t *testing.T) {
+	for name, declare := range map[string]func(*backend.Limits){
+		"charges releases": func(l *backend.Limits) { l.ReleaseCharged = true },
+		"rounds delays up to seconds without saying so":   func(l *backend.Limits) { l.Granularity = time.Second },
+		"forgets why a message failed when it is retried": func(l *backend.Limits) { l.NoRetryRecord = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := slices.IndexFunc(saboteurs, func(s saboteur) bool { return s.name == name })
+			require.GreaterOrEqual(t, i, 0)
+			who := saboteurs[i]
+			who.declare = declare
+			synctest.Test(t, func(t *testing.T) { require.Empty(t, conformance.Check(t.Context(), harnessOf(who))) })
+		})
+	}
 }

@@ -80,6 +80,7 @@ var cases = join(
 	area("lease", leaseCases),
 	area("ends", endsCases),
 	area("order", orderCases),
+	area("consume", consumeCases),
 )
 
 // testCase is one thing to check. It is given a fresh fixture.
