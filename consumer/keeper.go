@@ -60,11 +60,14 @@ func (k *keeper) remove(j *job) error {
 	return lost
 }
 
-// leaseUntil is the time until which the lease surely lasts.
-func (k *keeper) leaseUntil(j *job) time.Time {
+// left is for how long the lease surely lasts.
+func (k *keeper) left(j *job) time.Duration {
+	if !k.r.limits.LeaseExpires {
+		return k.r.lease
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return j.leaseUntil
+	return time.Until(j.leaseUntil)
 }
 
 // lose notes that a lease is gone, and cancels the handler. It is called with k.mu held.

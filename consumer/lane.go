@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -70,6 +71,11 @@ func (l *lane) call() {
 		case <-l.full:
 		}
 		timer.Stop()
+	}
+	if l == l.r.deaths {
+		for _, it := range l.late() {
+			l.r.park(it, errTooLate)
+		}
 	}
 	batch := l.take()
 	if len(batch) > 0 {
@@ -168,12 +174,9 @@ func (l *lane) again(it *item, err error) {
 	r, j := l.r, it.job
 	it.tries++
 	it.err = err
-	left := r.lease
-	if r.limits.LeaseExpires {
-		left = time.Until(r.keeper.leaseUntil(j))
-	}
+	left := r.keeper.left(j)
 	wait := min(settleBackoff<<min(it.tries-1, 10), maxSettleWait)
-	if it.settlement.Outcome == backend.DeadLetter && (it.tries >= deadLetterTries || left-wait-l.timeout < r.lease/4) {
+	if it.settlement.Outcome == backend.DeadLetter && (it.tries >= deadLetterTries || left-wait-l.timeout < r.reserve()) {
 		l.failed(it, err, false)
 		r.park(it, err)
 		return
@@ -189,6 +192,27 @@ func (l *lane) again(it *item, err error) {
 		l.add(it)
 	})
 }
+
+// reserve is the part of a lease that is kept for parking a dead letter.
+func (r *run) reserve() time.Duration { return r.lease / 4 }
+
+// late takes out the dead letters that stand behind others that hang, when one more call that hangs could cost their lease.
+// Those whose lease is over have nothing to lose.
+func (l *lane) late() (late []*item) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pending = slices.DeleteFunc(l.pending, func(it *item) bool {
+		left := l.r.keeper.left(it.job)
+		if left <= 0 || left-l.timeout >= l.r.reserve() {
+			return false
+		}
+		late = append(late, it)
+		return true
+	})
+	return late
+}
+
+var errTooLate = errors.New("consumer: the dead-letter queue takes too long for the lease")
 
 // parking spaces the tries to reach a dead-letter queue that does not take a message.
 var parking = policy.Policy{

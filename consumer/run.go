@@ -99,6 +99,7 @@ func (r *run) run(ctx context.Context) error {
 	}
 	r.stopServing()
 	r.abandon()
+	//close(r.dispatch.idle)
 	r.service.Wait()
 	return errors.Join(err, left)
 }
