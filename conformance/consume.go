@@ -20,6 +20,7 @@ import (
 // These cases put the real consumer on top, for what a backend and the consumer keep together.
 var consumeCases = []testCase{
 	{name: "a message that always fails is handled as often as the policy allows", sentence: 2, check: consumeAttempts},
+	{name: "a message that failed too often is not handled again", sentence: 2, check: consumeExhausted},
 	{name: "a schedule of retries is kept", sentence: 7, check: consumeOnSchedule},
 	{name: "handlers that panic or end their goroutine have failed", sentence: 11, check: consumePanics},
 	{name: "a message that kills its consumers ends in the dead-letter queue", sentence: 14, check: consumeAbandoned},
@@ -146,6 +147,47 @@ func consumeAttempts(c *trial) {
 		}
 	}
 	c.subscribe(c.Queue, longLease).nothing(11, glance, "all were dead-lettered")
+}
+
+// consumeExhausted lowers MaxAttempts, as a new version of a program may, while messages wait.
+func consumeExhausted(c *trial) {
+	c.applies(!c.limits.CountsReceives, "Limits.CountsReceives: failures are not told from lapses")
+	c.send(c.messages(2)...)
+	s := c.subscribe(c.Queue, longLease)
+	got := s.take(5, 2)
+	s.settle(2, retry(got[0], 0), retry(got[1], 0))
+	got = s.take(2, 2)
+	s.settle(2, retry(got[0], 0))
+	again := s.one(2)
+	s.settle(2, retry(again, 0), snooze(got[1], 0))
+	failed, spared := again.ID, got[1].ID
+	s.close(19)
+
+	book := newDiary()
+	p := testPolicy
+	p.MaxAttempts = 2
+	stop := c.consume(&consumer.Consumer{
+		Queue:  c.Queue,
+		Policy: p,
+		Handler: consumer.HandlerFunc(func(_ context.Context, d *backend.Delivery) error {
+			book.note(d)
+			return nil
+		}),
+	})
+	dead := c.subscribe(c.DeadLetters, longLease).one(11)
+	if !c.until(book, 1, patience) {
+		c.fail(2, "a message that had failed once was not handled although MaxAttempts is 2")
+	}
+	stop()
+	if f := dead.Failure; dead.ID != failed || f == nil || f.Reason != string(policy.ReasonExhausted) || f.Attempts != 3 {
+		c.fail(2, "with MaxAttempts 2 message %q, of which %q had failed 3 times, is in the dead-letter queue with the envelope %+v", dead.ID, failed, f)
+	}
+	if n := len(book.of(failed)); n > 0 {
+		c.fail(2, "a message that had failed 3 times was handled %d times although MaxAttempts is 2", n)
+	}
+	if n := len(book.of(spared)); n != 1 {
+		c.fail(2, "a message that had failed once was handled %d times by a handler that succeeds", n)
+	}
 }
 
 func consumeOnSchedule(c *trial) {

@@ -35,6 +35,13 @@ func openMemory(name string) (backend.Queue, backend.Queue, error) {
 	return q, q.DeadLetters(), nil
 }
 
+// In real time, where a test checks a real broker. The machine may be busy: how exact the times are shows in virtual time.
+func TestRun(t *testing.T) {
+	h := harnessOf(saboteur{})
+	h.Name, h.Lease, h.Slack = "memory", 500*time.Millisecond, 5*time.Second
+	conformance.Run(t, h)
+}
+
 func TestBareHarnessIsEnough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder

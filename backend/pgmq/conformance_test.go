@@ -17,7 +17,7 @@ func TestConformance(t *testing.T) {
 	h := conformance.Harness{
 		Name:  "pgmq",
 		Lease: 2 * time.Second,
-		Slack: 2 * time.Second,
+		Slack: 5 * time.Second, // the machine may be busy; how soon a message is there is measured elsewhere
 	}
 	p := pool(t, func(c *pgxpool.Config) { c.MaxConns = 20 })
 	h.Open = func(ctx context.Context, name string) (*conformance.Fixture, error) {
