@@ -64,8 +64,7 @@ func (s *subscription) extendable(d *backend.Delivery) (*Message, error) {
 // prolong extends the leases of one statement's items and unlocks their gates.
 func (s *subscription) prolong(ctx context.Context, items []item, errs []error) {
 	until := time.Now().Add(s.lease)
-	done := make([]bool, len(items))
-	err := s.queue.exec(ctx, mark(done), s.sql.extend, append(fenceOf(items), micros(s.lease))...)
+	done, err := query(ctx, s.queue, marks(len(items)), s.sql.extend, append(fenceOf(items), micros(s.lease))...)
 	for i, it := range items {
 		it.message.gate.RUnlock()
 		itemErr := err

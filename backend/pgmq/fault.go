@@ -1,66 +1,13 @@
 package pgmq
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/puddle/v2"
 	"github.com/redeliver/redeliver/backend"
 )
-
-// conflictTries is how often a statement is tried that the server broke off in favour of another.
-const conflictTries = 20
-
-// exec runs one statement, which is a transaction of its own, and hands each row to f. ctx bounds it: where it ends while
-// the statement runs, the connection is closed.
-func (q *Queue) exec(ctx context.Context, f func(pgx.Rows) error, sql string, args ...any) error {
-	conn, err := q.pool.Acquire(ctx)
-	if err != nil {
-		return &unsentError{err}
-	}
-	defer conn.Release()
-	return execOn(ctx, conn, f, sql, args...)
-}
-
-func execOn(ctx context.Context, conn *pgxpool.Conn, f func(pgx.Rows) error, sql string, args ...any) error {
-	for try := 1; ; try++ {
-		err := query(ctx, conn.Conn(), f, sql, args...)
-		switch sqlState(err) {
-		case "40001", "40P01":
-			if try < conflictTries && ctx.Err() == nil {
-				continue
-			}
-		case "25006":
-			// A connection to a standby stays one; the next may find the primary.
-			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-			conn.Conn().Close(closing)
-			cancel()
-		}
-		return err
-	}
-}
-
-func query(ctx context.Context, conn *pgx.Conn, f func(pgx.Rows) error, sql string, args ...any) error {
-	rows, err := conn.Query(ctx, sql, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if f == nil {
-			continue
-		}
-		if err := f(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
-}
 
 // unsentError is the error of a statement for which there was no connection.
 type unsentError struct{ err error }

@@ -49,25 +49,31 @@ WHERE n.nspname = 'pgmq' AND c.relkind IN ('r', 'p') AND c.relname = ANY($1::tex
 
 // probe reads the layout from the catalog.
 func (q *Queue) probe(ctx context.Context) (layout, error) {
-	var l layout
-	err := q.exec(ctx, func(row pgx.Rows) error { return row.Scan(&l.recovering, &l.schema, &l.usage) }, probeSchema)
+	l, err := query(ctx, q, func(rows pgx.Rows) (layout, error) {
+		return pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (l layout, err error) {
+			return l, row.Scan(&l.recovering, &l.schema, &l.usage)
+		})
+	}, probeSchema)
 	if err != nil {
 		return l, q.explain(err)
 	}
-	byName := map[string]*table{"q_" + q.name: &l.queue, "a_" + q.name: &l.archive, "q_" + q.dead: &l.dead}
 	names := []string{"q_" + q.name, "a_" + q.name, "q_" + q.dead}
-	err = q.exec(ctx, func(row pgx.Rows) error {
-		var name string
-		t := table{exists: true}
-		if err := row.Scan(&name, &t.unlogged, &t.partitioned, &t.vtIndex, &t.columns, &t.lacks); err != nil {
-			return err
+	tables, err := query(ctx, q, func(rows pgx.Rows) (map[string]table, error) {
+		tables := make(map[string]table)
+		for rows.Next() {
+			var name string
+			t := table{exists: true}
+			if err := rows.Scan(&name, &t.unlogged, &t.partitioned, &t.vtIndex, &t.columns, &t.lacks); err != nil {
+				return nil, err
+			}
+			tables[name] = t
 		}
-		*byName[name] = t
-		return nil
+		return tables, nil
 	}, probeTables, names)
 	if err != nil {
 		return l, q.explain(err)
 	}
+	l.queue, l.archive, l.dead = tables[names[0]], tables[names[1]], tables[names[2]]
 	return l, nil
 }
 

@@ -56,16 +56,25 @@ type reader struct {
 	body, headers []byte
 }
 
-func (s *subscription) newReader() *reader {
+// readAll reads the rows of a claim.
+func (s *subscription) readAll(rows pgx.Rows) ([]*delivery, error) {
 	r := &reader{sub: s}
 	r.into = []any{&r.id, &r.reads, &r.enqueued, &r.visible, &r.body, &r.headers}
-	return r
+	var ds []*delivery
+	for rows.Next() {
+		if ds == nil {
+			r.now = time.Now()
+		}
+		d, err := r.read(rows)
+		if err != nil {
+			return nil, err
+		}
+		ds = append(ds, d)
+	}
+	return ds, nil
 }
 
 func (r *reader) read(row pgx.Rows) (*delivery, error) {
-	if r.now.IsZero() {
-		r.now = time.Now()
-	}
 	if err := row.Scan(r.into...); err != nil {
 		return nil, err
 	}

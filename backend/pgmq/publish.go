@@ -35,7 +35,7 @@ func (q *Queue) Publish(ctx context.Context, msgs ...backend.Message) error {
 		bodies[i] = string(m.Body)
 		headers[i] = encodeHeaders(m)
 	}
-	err := q.exec(ctx, nil, fmt.Sprintf(`INSERT INTO pgmq."q_%s" (vt, enqueued_at, message, headers)
+	err := q.exec(ctx, fmt.Sprintf(`INSERT INTO pgmq."q_%s" (vt, enqueued_at, message, headers)
 SELECT clock_timestamp(), clock_timestamp(), t.body::jsonb, t.headers::jsonb
 FROM unnest($1::text[], $2::text[]) WITH ORDINALITY t(body, headers, n) ORDER BY t.n`, q.name), bodies, headers)
 	switch {
@@ -68,7 +68,7 @@ func check(m backend.Message) error {
 // blame finds the message that the server refused.
 func (q *Queue) blame(ctx context.Context, msgs []backend.Message, bodies, headers []string, refused error) error {
 	for i, m := range msgs {
-		err := q.exec(ctx, nil, "SELECT $1::text::jsonb IS NULL, $2::text::jsonb IS NULL", bodies[i], headers[i])
+		err := q.exec(ctx, "SELECT $1::text::jsonb IS NULL, $2::text::jsonb IS NULL", bodies[i], headers[i])
 		if refusesData(err) {
 			return fmt.Errorf("%w: message %q (number %d of the call): %w", backend.ErrInvalidMessage, m.ID, i, err)
 		}

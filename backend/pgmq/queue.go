@@ -113,7 +113,7 @@ func Open(pool *pgxpool.Pool, name string, opts Options) (*Queue, error) {
 // Create creates the queue and its dead-letter queue where they do not exist. Nothing else in this package creates either.
 func (q *Queue) Create(ctx context.Context) error {
 	for _, name := range []string{q.name, q.dead} {
-		if err := q.exec(ctx, nil, "SELECT pgmq.create($1::text)", name); err != nil {
+		if err := q.exec(ctx, "SELECT pgmq.create($1::text)", name); err != nil {
 			return q.errorf("create", q.explain(err))
 		}
 	}

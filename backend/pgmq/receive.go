@@ -2,6 +2,7 @@ package pgmq
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -51,6 +52,8 @@ func (s *subscription) Receive(caller context.Context, limit int) ([]*backend.De
 			return nil, caller.Err()
 		case ctx.Err() != nil:
 			return nil, s.errClosed("receive")
+		case errors.Is(err, backend.ErrClosed):
+			return nil, err
 		case err != nil && lasting(err):
 			return nil, s.queue.errorf("receive", s.queue.explain(err))
 		}
@@ -129,18 +132,16 @@ type outlook struct {
 // look only reads: an idle queue costs one such query each PollInterval.
 func (s *subscription) look(ctx context.Context, within time.Duration) (outlook, error) {
 	return detach(ctx, s, func(ctx context.Context, conn *pgxpool.Conn) (outlook, error) {
-		var found outlook
-		err := execOn(ctx, conn, func(row pgx.Rows) error {
-			var micros *int64
-			if err := row.Scan(&found.due, &micros); err != nil {
-				return err
-			}
-			if micros != nil {
-				found.next = max(time.Duration(*micros)*time.Microsecond, 1)
-			}
-			return nil
+		return queryOn(ctx, conn, func(rows pgx.Rows) (outlook, error) {
+			return pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (found outlook, err error) {
+				var micros *int64
+				err = row.Scan(&found.due, &micros)
+				if micros != nil {
+					found.next = max(time.Duration(*micros)*time.Microsecond, 1)
+				}
+				return found, err
+			})
 		}, s.sql.look, within.Microseconds())
-		return found, err
 	}, func(outlook) {})
 }
 
@@ -148,18 +149,7 @@ func (s *subscription) look(ctx context.Context, within time.Duration) (outlook,
 // released.
 func (s *subscription) claim(ctx context.Context, limit int) ([]*backend.Delivery, error) {
 	ds, err := detach(ctx, s, func(ctx context.Context, conn *pgxpool.Conn) ([]*delivery, error) {
-		var ds []*delivery
-		rows := s.newReader()
-		err := execOn(ctx, conn, func(row pgx.Rows) error {
-			if ds == nil {
-				ds = make([]*delivery, 0, limit)
-			}
-			d, err := rows.read(row)
-			if err == nil {
-				ds = append(ds, d)
-			}
-			return err
-		}, s.sql.claim, limit, micros(s.lease))
+		ds, err := queryOn(ctx, conn, s.readAll, s.sql.claim, limit, micros(s.lease))
 		if err != nil {
 			return nil, err
 		}

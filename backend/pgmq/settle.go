@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/redeliver/redeliver/backend"
 )
 
@@ -178,9 +177,7 @@ func (s *subscription) execute(ctx context.Context, w way, items []item) (done [
 	case bury:
 		args, sql = append(args, headersOf(items)), s.sql.bury
 	}
-	done = make([]bool, len(items))
-	err = s.queue.exec(ctx, mark(done), sql, args...)
-	return done, err
+	return query(ctx, s.queue, marks(len(items)), sql, args...)
 }
 
 // fenceOf returns the first two arguments of every statement: which messages, and which delivery of each.
@@ -208,18 +205,6 @@ func headersOf(items []item) string {
 		b = items[i].appendHeaders(b)
 	}
 	return string(append(b, ']'))
-}
-
-// mark notes the ordinal numbers that a statement returns.
-func mark(done []bool) func(pgx.Rows) error {
-	var n int64
-	return func(row pgx.Rows) error {
-		if err := row.Scan(&n); err != nil {
-			return err
-		}
-		done[n-1] = true
-		return nil
-	}
 }
 
 // failed is the error of items whose statement failed.
@@ -250,8 +235,7 @@ func (s *subscription) missing(ctx context.Context, items []item, errs []error) 
 	for i, it := range unsure {
 		ids[i] = it.message.MsgID
 	}
-	present := make([]bool, len(unsure))
-	err := s.queue.exec(ctx, mark(present), s.sql.present, ids)
+	present, err := query(ctx, s.queue, marks(len(unsure)), s.sql.present, ids)
 	for i, it := range unsure {
 		removed := it.message.unsure != backend.Retry && it.message.unsure != backend.Release
 		switch {

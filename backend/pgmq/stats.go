@@ -12,10 +12,13 @@ import (
 // Stats implements backend.Statser. The counts are exact, and read the index on vt, or the whole table, for it: about
 // 100 ms for a million messages. Waiting holds the leased messages too, since a row does not tell the two apart.
 func (q *Queue) Stats(ctx context.Context) (backend.Stats, error) {
-	var st backend.Stats
-	var micros int64
-	err := q.exec(ctx, func(row pgx.Rows) error {
-		return row.Scan(&st.Ready, &st.Waiting, &st.Dead, &micros)
+	st, err := query(ctx, q, func(rows pgx.Rows) (backend.Stats, error) {
+		return pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (st backend.Stats, err error) {
+			var micros int64
+			err = row.Scan(&st.Ready, &st.Waiting, &st.Dead, &micros)
+			st.OldestDue = time.Duration(micros) * time.Microsecond
+			return st, err
+		})
 	}, fmt.Sprintf(`SELECT count(*) FILTER (WHERE vt <= statement_timestamp()), count(*) FILTER (WHERE vt > statement_timestamp()),
 	(SELECT count(*) FROM pgmq."q_%s"),
 	coalesce((SELECT extract(epoch FROM statement_timestamp() - min(vt)) * 1000000 FROM pgmq."q_%[2]s"
@@ -24,6 +27,5 @@ FROM pgmq."q_%[2]s"`, q.dead, q.name))
 	if err != nil {
 		return backend.Stats{}, q.errorf("stats", q.explain(err))
 	}
-	st.OldestDue = time.Duration(micros) * time.Microsecond
 	return st, nil
 }

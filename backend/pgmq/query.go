@@ -1,0 +1,82 @@
+package pgmq
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// conflictTries is how often a statement is tried that the server broke off in favour of another.
+const conflictTries = 20
+
+// query runs one statement, which is a transaction of its own, and returns what collect makes of its rows. ctx bounds it:
+// where it ends while the statement runs, the connection is closed.
+func query[T any](ctx context.Context, q *Queue, collect func(pgx.Rows) (T, error), sql string, args ...any) (T, error) {
+	conn, err := q.pool.Acquire(ctx)
+	if err != nil {
+		var none T
+		return none, &unsentError{err}
+	}
+	defer conn.Release()
+	return queryOn(ctx, conn, collect, sql, args...)
+}
+
+// queryOn is query on a given connection. A statement that lost a conflict is tried again at once, and then collect starts
+// anew: the server may notice the conflict only after it has sent the rows.
+func queryOn[T any](ctx context.Context, conn *pgxpool.Conn, collect func(pgx.Rows) (T, error), sql string, args ...any) (T, error) {
+	for try := 1; ; try++ {
+		value, err := queryOnce(ctx, conn.Conn(), collect, sql, args...)
+		switch sqlState(err) {
+		case "40001", "40P01":
+			if try < conflictTries && ctx.Err() == nil {
+				continue
+			}
+		case "25006":
+			// A connection to a standby stays one; the next may find the primary.
+			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			conn.Conn().Close(closing)
+			cancel()
+		}
+		return value, err
+	}
+}
+
+func queryOnce[T any](ctx context.Context, conn *pgx.Conn, collect func(pgx.Rows) (T, error), sql string, args ...any) (T, error) {
+	var none T
+	rows, err := conn.Query(ctx, sql, args...)
+	if err != nil {
+		return none, err
+	}
+	value, err := collect(rows)
+	rows.Close()
+	if rows.Err() != nil {
+		err = rows.Err()
+	}
+	if err != nil {
+		return none, err
+	}
+	return value, nil
+}
+
+// exec runs a statement whose rows do not matter.
+func (q *Queue) exec(ctx context.Context, sql string, args ...any) error {
+	_, err := query(ctx, q, func(pgx.Rows) (struct{}, error) { return struct{}{}, nil }, sql, args...)
+	return err
+}
+
+// marks returns a function that collects ordinal numbers, from 1 to n: which of n items a statement found.
+func marks(n int) func(pgx.Rows) ([]bool, error) {
+	return func(rows pgx.Rows) ([]bool, error) {
+		found := make([]bool, n)
+		var i int64
+		for rows.Next() {
+			if err := rows.Scan(&i); err != nil {
+				return nil, err
+			}
+			found[i-1] = true
+		}
+		return found, nil
+	}
+}
