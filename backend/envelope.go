@@ -301,7 +301,17 @@ func clean(s string, budget int) string {
 }
 
 func storableText(s string) bool {
-	return utf8.ValidString(s) && strings.IndexFunc(s, refused) < 0
+	return printableASCII(s) || utf8.ValidString(s) && strings.IndexFunc(s, refused) < 0
+}
+
+// printableASCII is the quick test that nearly every text passes.
+func printableASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
 }
 
 // refused reports the runes that a broker refuses in a text: PostgreSQL takes no NUL, and SQS only what XML 1.0 allows.

@@ -186,7 +186,7 @@ func (d *Delivery) OnLost(f func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.onLost = f
-	if d.lost {
+	if d.lost && f != nil {
 		go f()
 	}
 }

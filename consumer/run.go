@@ -99,7 +99,6 @@ func (r *run) run(ctx context.Context) error {
 	}
 	r.stopServing()
 	r.abandon()
-	//close(r.dispatch.idle)
 	r.service.Wait()
 	return errors.Join(err, left)
 }
