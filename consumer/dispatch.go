@@ -97,10 +97,13 @@ func (s *dispatch) ended(j *job, outcome backend.Outcome) {
 	}
 	if outcome != backend.Ack && outcome != backend.Discard {
 		delete(s.groups, group)
+		// Elsewhere, since a release waits for the heartbeat that is under way, and the caller has others to settle.
+		s.r.service.Go(func() {
+			for _, later := range rest {
+				later.release()
+			}
+		})
 		s.mu.Unlock()
-		for _, later := range rest {
-			later.release()
-		}
 		return
 	}
 	s.groups[group] = rest
