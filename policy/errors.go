@@ -128,8 +128,12 @@ func (f *finding) add(kind markKind, wait time.Duration) {
 // classify looks through the whole tree of err, as errors.Is and errors.As
 // do, because the highest mark decides wherever it is. A walk of its own
 // finds all kinds at once, and without the allocation of errors.As.
-func classify(err error) finding {
-	var f finding
+//
+// Methods of err may panic, as they do where a handler returned a nil pointer
+// as an error. The decision then rests on what was found before: better than
+// to take down the consumer, which would receive the same message again.
+func classify(err error) (f finding) {
+	defer func() { _ = recover() }()
 	f.walk(err)
 	return f
 }

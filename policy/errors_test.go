@@ -180,6 +180,24 @@ func TestErrorTypeCanDeclareItself(t *testing.T) {
 	require.Equal(t, "dead-letter permanent", outcome(steady().Decide(policy.Failure{Attempt: 1, Err: err})))
 }
 
+// broken is what becomes of an error when a nil pointer is returned as one.
+type broken struct{ cause error }
+
+func (b *broken) Error() string { return b.cause.Error() }
+func (b *broken) Unwrap() error { return b.cause }
+
+func TestPanickingErrorIsReadAsFarAsItLets(t *testing.T) {
+	var err *broken
+	for want, err := range map[string]error{
+		"retry error":           err,
+		"dead-letter permanent": policy.Permanent(err),
+		"discard discarded":     errors.Join(policy.Discard(io.EOF), err),
+		"retry retry_after":     policy.RetryAfter(time.Second, err),
+	} {
+		require.Equal(t, want, outcome(steady().Decide(policy.Failure{Attempt: 1, Err: err})))
+	}
+}
+
 func TestOtherErrorsAreTransient(t *testing.T) {
 	for _, err := range []error{
 		nil, errDown, io.EOF, context.Canceled, context.DeadlineExceeded,

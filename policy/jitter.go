@@ -158,7 +158,7 @@ func ratioOf(f float64) ratio {
 	case f >= 1:
 		return one
 	case f > 0:
-		return ratio(f * float64(one))
+		return ratio(int64(f * float64(one)))
 	default:
 		return 0
 	}

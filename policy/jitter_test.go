@@ -178,21 +178,23 @@ func TestFloorRaisesTheLowerEnd(t *testing.T) {
 func TestFloorAboveTheWholeRangeStillSpreads(t *testing.T) {
 	for _, tt := range []struct {
 		jitter policy.Jitter
+		curve  time.Duration
 		max    time.Duration
 		hi     time.Duration
 	}{
-		{policy.FullJitter, 0, 11 * time.Second},
-		{policy.EqualJitter, 0, 10500 * time.Millisecond},
-		{policy.FullJitter, 10400 * time.Millisecond, 10400 * time.Millisecond},
-		{policy.NoJitter, 0, 10 * time.Second},
-		{policy.FullJitter, 10 * time.Second, 10 * time.Second}, // nowhere to go
+		{policy.FullJitter, time.Second, 0, 11 * time.Second},
+		{policy.FullJitter, 10 * time.Second, 0, 20 * time.Second}, // just reaches the floor
+		{policy.EqualJitter, time.Second, 0, 10500 * time.Millisecond},
+		{policy.FullJitter, time.Second, 10400 * time.Millisecond, 10400 * time.Millisecond},
+		{policy.NoJitter, time.Second, 0, 10 * time.Second},
+		{policy.FullJitter, time.Second, 10 * time.Second, 10 * time.Second}, // nowhere to go
 	} {
-		p := policy.Policy{MaxAttempts: 100, Backoff: policy.Fixed(time.Second), Jitter: tt.jitter, MinDelay: 10 * time.Second, MaxDelay: tt.max}
+		p := policy.Policy{MaxAttempts: 100, Backoff: policy.Fixed(tt.curve), Jitter: tt.jitter, MinDelay: 10 * time.Second, MaxDelay: tt.max}
 		require.NoError(t, p.Validate())
 		seen := measure(p, policy.Failure{Attempt: 1}, 1000)
 		require.GreaterOrEqual(t, seen.min, 10*time.Second)
 		require.LessOrEqual(t, seen.max, tt.hi)
-		require.InDelta(t, tt.hi, seen.max, float64(10*time.Millisecond))
+		require.InDelta(t, tt.hi, seen.max, float64(20*time.Millisecond))
 		if tt.hi > 10*time.Second {
 			require.Less(t, seen.atMin, 0.05)
 		}
