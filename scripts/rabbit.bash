@@ -78,21 +78,26 @@ rabbit_usable() {
 
 # rabbit_version PORT prints the version of the RabbitMQ that listens there and
 # takes guest into its first virtual host; nothing if it does not; and fails where
-# nothing listens. A client that knows what it will say need not wait for the
-# answers: it sends its protocol header, StartOk, TuneOk, Open and Close at once.
+# nothing listens.
 rabbit_version() (
+	LC_ALL=C # read bytes
 	exec 3<>"/dev/tcp/127.0.0.1/$1" || exit
+	# What a client will say is known before the answers are: the protocol's
+	# header, StartOk, TuneOk and Open.
 	{
 		printf 'AMQP\0\0\11\1'
 		printf '\1\0\0\0\0\0\44\0\12\0\13\0\0\0\0\5PLAIN\0\0\0\14\0guest\0guest\5en_US\316'
 		printf '\1\0\0\0\0\0\14\0\12\0\37\0\1\0\2\0\0\0\0\316'
 		printf '\1\0\0\0\0\0\10\0\12\0\50\1/\0\0\316'
-		printf '\1\0\0\0\0\0\13\0\12\0\62\0\310\0\0\0\0\0\316'
 	} >&3
-	# An OpenOk among what it says before it hangs up.
-	timeout 10 cat <&3 | od -An -v -tx1 | tr -d ' \n' |
-		sed -nE '/01000000000005000a002900ce/ s/.*0776657273696f6e53000000..(([23].)*).*/\1/p' |
-		sed 's/../\\x&/g' | xargs -0 printf '%b'
+	# Each frame ends with \316; read drops what is NUL.
+	while IFS= read -r -d $'\316' -t 10 -u 3 frame; do
+		[[ ! $frame =~ RabbitMQ.*versionS.([0-9.]+) ]] || version=${BASH_REMATCH[1]}
+		if [[ $frame == $'\1\5\n)' ]]; then # OpenOk
+			echo "${version:-}"
+			exit
+		fi
+	done
 ) 2>/dev/null
 
 # rabbit_node COMMAND... runs a command in the directory of our node, as its
