@@ -123,4 +123,6 @@ func (o *observed) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
+func (o *observed) FailNow() { runtime.Goexit() }
+
 func (o *observed) Fatal(args ...any) { o.Fatalf("%s", fmt.Sprint(args...)) }

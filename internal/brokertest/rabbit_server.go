@@ -31,11 +31,8 @@ type RabbitServer struct {
 // installed the test is skipped, or fails where brokers are required.
 func PrivateRabbit(tb testing.TB) *RabbitServer {
 	tb.Helper()
-	programs := rabbitPrograms()
-	if programs == "" {
-		missing(tb, "no RabbitMQ server is installed to start a node of the test's own: run make test as root on Debian, or install one")
-	}
-	s := &RabbitServer{private: private{tb: tb, owner: ownerNamed(tb, "rabbitmq")}, programs: programs}
+	programs, owner := rabbitInstalled(tb)
+	s := &RabbitServer{private: private{tb: tb, owner: owner}, programs: programs}
 	// All three are taken before one is freed, so that they differ.
 	port, dist, epmd := listen(tb), listen(tb), listen(tb)
 	defer port.Close()
@@ -166,6 +163,17 @@ func (s *RabbitServer) program(name string, args ...string) *exec.Cmd {
 	cmd := s.command(filepath.Join(s.programs, name), args...)
 	cmd.Env = append(cmd.Env, s.env...)
 	return cmd
+}
+
+// rabbitInstalled returns the directory of RabbitMQ's programs and the user to run
+// them as.
+func rabbitInstalled(tb testing.TB) (string, *syscall.Credential) {
+	tb.Helper()
+	programs := rabbitPrograms()
+	if programs == "" {
+		missing(tb, "no RabbitMQ server is installed to start a node of the test's own: run make test as root on Debian, or install one")
+	}
+	return programs, ownerNamed(tb, "rabbitmq")
 }
 
 // rabbitPrograms returns the directory of the server's programs. Those that Debian
