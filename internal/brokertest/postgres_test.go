@@ -107,6 +107,8 @@ type observed struct {
 	cleanups        []func()
 }
 
+func (o *observed) Name() string { return "observed" }
+
 func (o *observed) Helper() {}
 
 func (o *observed) Cleanup(f func()) { o.cleanups = append(o.cleanups, f) }

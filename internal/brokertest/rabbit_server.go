@@ -21,7 +21,7 @@ import (
 type RabbitServer struct {
 	private
 	programs string // the directory of RabbitMQ's programs
-	port     int
+	ports    [3]int // for clients, for the node's own tools, and for its epmd
 	env      []string
 }
 
@@ -33,24 +33,22 @@ func PrivateRabbit(tb testing.TB) *RabbitServer {
 	tb.Helper()
 	programs, owner := rabbitInstalled(tb)
 	s := &RabbitServer{private: private{tb: tb, owner: owner}, programs: programs}
-	// All three are taken before one is freed, so that they differ.
-	port, dist, epmd := listen(tb), listen(tb), listen(tb)
-	defer port.Close()
-	defer dist.Close()
-	defer epmd.Close()
-	s.makeData("rabbitmq", "env", "ERL_EPMD_PORT="+portOf(epmd), "epmd", "-kill")
-	s.port = port.Addr().(*net.TCPAddr).Port
-	s.env = rabbitEnv("@dir@", s.data, "@port@", portOf(port), "@dist@", portOf(dist), "@epmd@", portOf(epmd))
+	var listeners [3]net.Listener
+	for i := range listeners { // all are taken before one is freed, so that they differ
+		listeners[i] = listen(tb)
+		s.ports[i] = listeners[i].Addr().(*net.TCPAddr).Port
+	}
+	for _, l := range listeners {
+		l.Close()
+	}
+	port := func(i int) string { return strconv.Itoa(s.ports[i]) }
+	s.makeData("rabbitmq", "env", "ERL_EPMD_PORT="+port(2), "epmd", "-kill")
+	s.env = rabbitEnv("@dir@", s.data, "@port@", port(0), "@dist@", port(1), "@epmd@", port(2))
 	// Else what a node tells of its quorum queues is up to five seconds old.
 	s.env = append(s.env, "RABBITMQ_SERVER_START_ARGS=-noinput -rabbit quorum_tick_interval 500")
-	port.Close()
-	dist.Close()
-	epmd.Close()
 	s.Start()
 	return s
 }
-
-func portOf(l net.Listener) string { return strconv.Itoa(l.Addr().(*net.TCPAddr).Port) }
 
 // rabbitVariables is the environment of a node; scripts/rabbit.bash reads it too.
 //
@@ -69,7 +67,9 @@ func rabbitEnv(oldnew ...string) []string {
 
 // URL returns the address of the node's first virtual host. It stays the same
 // through every stop and start.
-func (s *RabbitServer) URL() string { return fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", s.port) }
+func (s *RabbitServer) URL() string {
+	return fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", s.ports[0])
+}
 
 // Start starts a node that was stopped or killed, and returns when it answers.
 func (s *RabbitServer) Start() {

@@ -125,7 +125,7 @@ func TestMain(m *testing.M) {
 	outcome := observe(func(tb testing.TB) {
 		if broker == "rabbit" {
 			s := PrivateRabbit(tb)
-			fmt.Println(s.port, s.data)
+			fmt.Println(s.ports[0], s.data)
 			<-s.gone
 		} else {
 			s := Private(tb)
