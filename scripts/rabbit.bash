@@ -151,6 +151,8 @@ rabbit_start() {
 	# A cookie that was cut short, or lets others read it, stops the node: it
 	# makes a new one.
 	rm -f "$rabbit_dir/pid" "$rabbit_dir/.erlang.cookie"
+	# A node that was killed before it had made guest never makes it.
+	[ -e "$rabbit_dir/whole" ] || rm -rf "$rabbit_dir/data"
 	for port in $rabbit_ports; do
 		! listens $port $((port + 1)) $((port + 2)) || continue
 		echo "$port" >"$rabbit_dir/port"
@@ -165,6 +167,7 @@ rabbit_start() {
 		tail -n 20 "$log" >&2 || true
 		die "RabbitMQ did not start; the end of $log is above"
 	fi
+	touch "$rabbit_dir/whole"
 	# What a test left behind, because it was killed, goes by itself.
 	rabbit_node "$rabbit_bin/rabbitmqctl" -q set_policy --apply-to queues expire-unused '.*' \
 		'{"expires": 86400000}' >&2
