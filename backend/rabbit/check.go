@@ -22,7 +22,7 @@ func (f fault) Unwrap() error { return f.is }
 // sight is what a look at the broker has found.
 type sight struct {
 	queue, dead, exchange bool // whether they exist
-	kind                  Type // of the queue; empty if it is not known
+	features                   // of the queue
 }
 
 // look asks the broker for what Check needs to know.
@@ -46,6 +46,9 @@ func (q *Queue) look(ctx context.Context) (seen sight, err error) {
 		}
 		if seen.dead, err = queue(q.dead); err != nil {
 			return err
+		}
+		if seen.queue {
+			seen.features = v.probe(q.name)
 		}
 		seen.exchange = true
 		if name := q.opts.DeadLetterExchange; name != "" {

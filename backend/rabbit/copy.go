@@ -53,22 +53,19 @@ func (q *Queue) copyOf(st backend.Settlement, m *Message) (*parcel, error) {
 	}
 	p := q.copy(d, m)
 	h := p.msg.Headers
-	p.needs = []part{backPart}
-	if st.Outcome == backend.DeadLetter {
-		p.needs[0], p.exchange = gravesPart, q.top.graves
+	switch delay := min(st.Delay, q.opts.MaxDelay); {
+	case st.Outcome == backend.DeadLetter:
+		p.exchange, p.needs = q.top.graves, []part{gravesPart}
 		if q.opts.DeadLetterExchange != "" {
 			p.exchange = q.opts.DeadLetterExchange
 		}
-	} else {
-		c.write(h)
-		p.exchange = q.top.back
+	case st.Outcome == backend.Retry && delay > 0:
+		q.park(p, delay)
+	default:
+		p.exchange, p.needs = q.top.back, []part{backPart}
 	}
-	if delay := min(st.Delay, q.opts.MaxDelay); st.Outcome == backend.Retry && delay > 0 {
-		b := q.ladder[q.ladder.index(delay)]
-		p.needs = append(p.needs, part{band: b})
-		p.exchange = q.top.retry
-		h[headerBand] = b.text()
-		p.msg.Expiration = strconv.FormatInt(expiration(delay), 10)
+	if st.Outcome != backend.DeadLetter {
+		c.write(h)
 	}
 	if !kept {
 		delete(h, backend.HeaderFailure)
@@ -115,14 +112,23 @@ func (q *Queue) copy(d *backend.Delivery, m *Message) *parcel {
 	})
 }
 
-// lapsed returns the copy that takes the place of a message whose delivery ended without an outcome.
+// lapsed returns the copy that takes the place of a message whose delivery ended without an outcome. It waits for a moment,
+// so that the original is acked before the copy can be delivered: a consumer that died in between would leave both.
 func (q *Queue) lapsed(d *delivery) (*parcel, error) {
 	c := countsOf(&d.Delivery)
 	c.lapses++
 	p := q.copy(&d.Delivery, &d.message)
-	p.exchange, p.needs = q.top.back, []part{backPart}
 	c.write(p.msg.Headers)
+	q.park(p, q.ladder[0].delay())
 	return p, q.fit(p)
+}
+
+// park addresses a copy to the parking queue for a delay.
+func (q *Queue) park(p *parcel, delay time.Duration) {
+	b := q.ladder[q.ladder.index(delay)]
+	p.exchange, p.needs = q.top.retry, []part{backPart, {band: b}}
+	p.msg.Headers[headerBand] = b.text()
+	p.msg.Expiration = strconv.FormatInt(expiration(delay), 10)
 }
 
 // parcel addresses a message, with the number by which it is known again.

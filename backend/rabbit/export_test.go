@@ -1,16 +1,28 @@
 package rabbit
 
-import "github.com/redeliver/redeliver/backend"
+import (
+	"context"
+	"net"
 
-// Crash cuts the connection of a subscription, as the death of its process would, and sees to it that it receives nothing
-// more.
+	"github.com/redeliver/redeliver/backend"
+)
+
+// Crash ends the connection of a subscription as the death of its process would, after what it has written.
 func Crash(sub backend.Subscription) {
 	s := sub.(*subscription)
 	s.mu.Lock()
 	ss := s.session
 	s.mu.Unlock()
 	if ss != nil {
-		ss.link.cut()
+		// The broker may drop what its channel has not looked at when a connection breaks. By the time it has opened another
+		// channel it has looked.
+		if ch, err := ss.link.conn.Channel(); err == nil {
+			_ = ch.Close()
+		}
+		// Close would discard what the broker has not read yet, if it has sent something meanwhile.
+		if err := ss.link.sock.(*net.TCPConn).CloseWrite(); err != nil {
+			panic(err)
+		}
 		<-ss.link.gone
 	}
 }
@@ -21,4 +33,10 @@ func (q *Queue) Known() (names []string) {
 		names = append(names, q.top.parking(b))
 	}
 	return names
+}
+
+// Probe returns what the queue was found to be declared with.
+func (q *Queue) Probe(ctx context.Context) (kind Type, arguments map[string]any, err error) {
+	seen, err := q.look(ctx)
+	return seen.kind, seen.arguments, err
 }

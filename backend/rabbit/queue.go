@@ -99,7 +99,8 @@ type Queue struct {
 	top       *topology
 	ladder    ladder
 	frameMax  atomic.Int64
-	sequence  atomic.Int64 // of publishings
+	sequence  atomic.Int64  // of publishings and consumers
+	calming   chan struct{} // held by the subscription that ends a consumer or gives messages back
 
 	life   context.Context // ends when Close has closed the subscriptions
 	end    context.CancelFunc
@@ -148,7 +149,7 @@ func Open(url, name string, opts Options) (*Queue, error) {
 	case opts.Heartbeat < 0 || opts.Heartbeat > 0 && opts.Heartbeat < time.Second:
 		return nil, fmt.Errorf("rabbit: Options.Heartbeat is %v: set 1 s or more, or 0 for %v", opts.Heartbeat, defaultHeartbeat)
 	}
-	q := &Queue{name: name, dead: opts.DeadLetterQueue}
+	q := &Queue{name: name, dead: opts.DeadLetterQueue, calming: make(chan struct{}, 1)}
 	for i, address := range strings.Split(url, ",") {
 		uri, err := amqp.ParseURI(strings.TrimSpace(address))
 		if err != nil {

@@ -20,7 +20,7 @@ func (s *subscription) Receive(ctx context.Context, limit int) ([]*backend.Deliv
 	for {
 		if err := ctx.Err(); err != nil {
 			s.mu.Lock()
-			s.restLocked(true)
+			s.restLocked()
 			s.mu.Unlock()
 			return nil, err
 		}
@@ -36,6 +36,7 @@ func (s *subscription) Receive(ctx context.Context, limit int) ([]*backend.Deliv
 		}
 		s.mu.Lock()
 		s.receivers--
+		s.asked -= limit
 		s.mu.Unlock()
 	}
 }
@@ -60,26 +61,23 @@ func (s *subscription) take(limit int) ([]*backend.Delivery, error) {
 		if len(s.buffer) > 0 {
 			signal(s.arrived)
 		}
-		s.restLocked(false)
+		s.restLocked()
 		return ds, nil
 	case s.fatal != nil:
 		return nil, s.fatal
 	}
 	s.receivers++
-	if !s.consuming {
+	s.asked += limit
+	if !s.consuming || s.session.cramped(s.asked, s.prefetch) {
 		signal(s.poke)
 	}
 	return nil, nil
 }
 
-// restLocked notes that a call of Receive ends. When its context ended it was perhaps the last, and what the broker has
-// sent goes back at once.
-func (s *subscription) restLocked(last bool) {
-	s.rest = time.Now()
-	if !last {
-		s.rest = s.rest.Add(linger)
-	}
-	if s.receivers == 0 && (last || !s.watched) {
+// restLocked notes that a call of Receive ends.
+func (s *subscription) restLocked() {
+	s.rest = time.Now().Add(linger)
+	if s.receivers == 0 && !s.watched {
 		signal(s.poke)
 	}
 }
@@ -181,7 +179,7 @@ func (s *subscription) connect() (*session, error) {
 	ss := &session{
 		link: l, ch: ch, opened: time.Now(),
 		closed: ch.NotifyClose(make(chan *amqp.Error, 1)),
-		nack:   s.quorum && (major > 4 || major == 4 && minor >= 3),
+		nack:   s.kind == Quorum && (major > 4 || major == 4 && minor >= 3),
 		held:   make(map[uint64]*delivery),
 	}
 	s.mu.Lock()
@@ -202,8 +200,9 @@ func (s *subscription) drop(ss *session, why error) {
 // serve consumes while somebody receives, until the session is gone, for a reason that it returns, or the subscription is
 // closed. It leaves no consumer behind.
 func (s *subscription) serve(ss *session) error {
+	least := 0
 	for {
-		n, err := s.room(ss)
+		n, err := s.room(ss, least)
 		if err != nil || n == 0 {
 			return err
 		}
@@ -215,20 +214,18 @@ func (s *subscription) serve(ss *session) error {
 		if err != nil {
 			return ss.cause(err)
 		}
-		cancelled, err := s.pump(ss, deliveries)
+		end, err := s.pump(ss, deliveries)
 		if err != nil {
 			return err
 		}
-		if !cancelled {
-			if err := ss.ch.Cancel(tag, false); err != nil {
-				return ss.cause(err)
+		if end != cancelled {
+			if err := s.cancel(ss, tag, deliveries); err != nil {
+				return err
 			}
-			for raw := range deliveries {
-				s.arrive(ss, raw)
-			}
-			if ss.ch.IsClosed() {
-				return ss.cause(nil)
-			}
+		}
+		least = 0
+		if end == tooSmall {
+			least = 2 * n
 		}
 		s.mu.Lock()
 		s.consuming = false
@@ -236,14 +233,89 @@ func (s *subscription) serve(ss *session) error {
 	}
 }
 
-// begin notes that a consumer is about to begin, and returns its tag. The broker lets each consumer have as many messages as
-// it may be sent, whatever those before it hold still. So a consumer that began while others held some has to be replaced
-// when they hold less.
+// reason is why a consumer ends.
+type reason int
+
+const (
+	unwanted  reason = iota // nobody receives
+	tooSmall                // it may be sent less than somebody would take
+	cancelled               // the broker has ended it, as it does when the queue is deleted
+)
+
+// cancel ends a consumer, and takes in what it was sent until then.
+//
+// A quorum queue counts a lapse for what it sends while it is told to end the consumer, which takes some milliseconds. So
+// that comes when the consumer has all that it may be sent, with acks kept back so that it may not be sent more, or when
+// nothing has come for a while; and other subscriptions of this Queue give nothing back meanwhile.
+func (s *subscription) cancel(ss *session, tag string, deliveries <-chan amqp.Delivery) error {
+	if s.kind != Classic {
+		select {
+		case s.queue.calming <- struct{}{}:
+			defer func() { <-s.queue.calming }()
+		case <-ss.link.gone:
+		}
+		ss.shut()
+		defer ss.open()
+		s.calm(ss, deliveries)
+	}
+	if err := ss.ch.Cancel(tag, false); err != nil {
+		return ss.cause(err)
+	}
+	for raw := range deliveries {
+		s.arrive(ss, raw)
+	}
+	if ss.ch.IsClosed() {
+		return ss.cause(nil)
+	}
+	return nil
+}
+
+const (
+	// quiet is how long nothing may have come for a consumer to be ended, and unquiet how long to wait for that.
+	quiet   = 100 * time.Millisecond
+	unquiet = 2 * time.Second
+)
+
+// calm waits until nothing is on its way to the consumer.
+func (s *subscription) calm(ss *session, deliveries <-chan amqp.Delivery) {
+	latest := time.Now().Add(unquiet)
+	timer := time.NewTimer(quiet)
+	defer timer.Stop()
+	for !ss.full() && time.Now().Before(latest) {
+		select {
+		case raw, open := <-deliveries:
+			if !open {
+				return
+			}
+			s.arrive(ss, raw)
+			timer.Reset(quiet)
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// full reports whether the consumer has all that it may be sent.
+func (ss *session) full() bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return ss.current >= ss.granted
+}
+
+// begin notes that a consumer is about to begin, which may be sent a number of messages, and returns its tag. To the broker
+// what earlier consumers hold does not count.
 func (ss *session) begin(number int64, granted int) (tag string) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	ss.tag, ss.granted, ss.older = fmt.Sprintf("redeliver-%d", number), granted, len(ss.held)
+	ss.tag, ss.granted, ss.current = fmt.Sprintf("redeliver-%d", number), granted, 0
 	return ss.tag
+}
+
+// cramped reports whether the consumer is kept from being sent what is asked for, though there would be room for more than it has.
+func (ss *session) cramped(asked, prefetch int) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return ss.granted-ss.current < min(asked, prefetch-len(ss.held))
 }
 
 // cause returns why the channel is gone, or the given error if it is still there.
@@ -260,9 +332,10 @@ func (ss *session) cause(err error) error {
 	return err
 }
 
-// room waits until somebody receives and there is room for more deliveries, and returns for how many: 0 when the
-// subscription is closed. Meanwhile it gives back what nobody receives.
-func (s *subscription) room(ss *session) (int, error) {
+// room waits until somebody receives and there is room for more deliveries, and returns how many a consumer is to be sent: as
+// many as are asked for, or least, if there is room. It returns 0 when the subscription is closed. Meanwhile it gives back
+// what nobody receives.
+func (s *subscription) room(ss *session, least int) (int, error) {
 	timer := time.NewTimer(linger)
 	defer timer.Stop()
 	for s.life.Err() == nil {
@@ -271,8 +344,9 @@ func (s *subscription) room(ss *session) (int, error) {
 		s.mu.Lock()
 		if s.receivers > 0 && free > 0 {
 			s.consuming, s.watched = true, false
+			n := min(max(s.asked, least), free)
 			s.mu.Unlock()
-			return free, nil
+			return n, nil
 		}
 		var alarm <-chan time.Time
 		if s.receivers == 0 && len(s.buffer) > 0 {
@@ -310,16 +384,8 @@ func (ss *session) setStarved(starved bool) {
 	ss.starved = starved
 }
 
-// cramped reports whether the consumer may be sent at most half of what there would be room for.
-func (ss *session) cramped(prefetch int) bool {
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	return prefetch-ss.older >= 2*ss.granted
-}
-
-// pump takes in what a consumer is sent, until it is to end. It returns true if the broker has ended the consumer, as it
-// does when the queue is deleted, and an error if the channel is gone.
-func (s *subscription) pump(ss *session, deliveries <-chan amqp.Delivery) (cancelled bool, err error) {
+// pump takes in what a consumer is sent, until it is to end, and returns why. It returns an error if the channel is gone.
+func (s *subscription) pump(ss *session, deliveries <-chan amqp.Delivery) (reason, error) {
 	timer := time.NewTimer(linger)
 	defer timer.Stop()
 	for {
@@ -330,17 +396,23 @@ func (s *subscription) pump(ss *session, deliveries <-chan amqp.Delivery) (cance
 				continue
 			}
 			if ss.ch.IsClosed() {
-				return true, ss.cause(nil)
+				return cancelled, ss.cause(nil)
 			}
-			return true, nil
+			return cancelled, nil
 		case <-timer.C:
 		case <-s.poke:
 		case <-s.life.Done():
-			return false, nil
+			return unwanted, nil
 		}
-		unwanted, wait := s.unwanted(ss)
-		if unwanted || ss.cramped(s.prefetch) {
-			return false, nil
+		over, wait := s.unwanted(ss)
+		if over {
+			return unwanted, nil
+		}
+		s.mu.Lock()
+		asked := s.asked
+		s.mu.Unlock()
+		if ss.cramped(asked, s.prefetch) {
+			return tooSmall, nil
 		}
 		if wait > 0 {
 			timer.Reset(wait)
@@ -349,12 +421,12 @@ func (s *subscription) pump(ss *session, deliveries <-chan amqp.Delivery) (cance
 }
 
 // unwanted reports whether nobody receives any more, or else when to look again.
-func (s *subscription) unwanted(ss *session) (unwanted bool, wait time.Duration) {
-	held := ss.count()
+func (s *subscription) unwanted(ss *session) (over bool, wait time.Duration) {
+	full := ss.full()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	full := len(s.buffer) == 0 && held >= s.prefetch // so that nothing comes
-	s.watched = s.receivers == 0 && !full
+	// A consumer that is sent nothing does no harm.
+	s.watched = s.receivers == 0 && !(full && len(s.buffer) == 0)
 	if !s.watched {
 		return false, 0
 	}
@@ -374,6 +446,11 @@ func (s *subscription) giveBackLocked() {
 		defer s.work.Done()
 		ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
 		defer cancel()
+		select {
+		case s.queue.calming <- struct{}{}:
+			defer func() { <-s.queue.calming }()
+		case <-ctx.Done():
+		}
 		if err := s.giveBack(ctx, left); err != nil {
 			s.queue.log.Warn("rabbit: could not give back messages that nobody received: trying again", "error", err)
 			s.putBack(left, time.Second)
@@ -405,12 +482,13 @@ func (s *subscription) arrive(ss *session, raw amqp.Delivery) {
 	ss.mu.Lock()
 	if ss.held != nil {
 		ss.held[raw.DeliveryTag] = d
+		ss.current++
 	}
 	ss.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if raw.Redelivered {
-		if !s.quorum {
+		if s.kind != Quorum {
 			// Nothing but a mark tells that it was delivered before. So it is counted in a copy before anybody handles it.
 			s.lapsed = append(s.lapsed, d)
 			if !s.counting && !s.closed {
@@ -466,9 +544,6 @@ func (s *subscription) countAll(ds []*delivery) ([]*delivery, error) {
 	ctx, cancel := context.WithTimeout(s.life, releaseTime)
 	defer cancel()
 	q := s.queue
-	if err := q.ensure(ctx, backPart)[backPart]; err != nil {
-		return ds, err
-	}
 	var left []*delivery
 	var errs []error
 	var parcels []*parcel
@@ -483,6 +558,9 @@ func (s *subscription) countAll(ds []*delivery) ([]*delivery, error) {
 			q.log.Warn("rabbit: the lapse of a message cannot be counted", "message_id", d.ID, "error", err)
 			s.putBack([]*delivery{d}, linger)
 			continue
+		}
+		if err := p.lack(q.ensure(ctx, p.needs...)); err != nil {
+			return ds, err
 		}
 		parcels, sent = append(parcels, p), append(sent, d)
 	}

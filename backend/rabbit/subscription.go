@@ -29,7 +29,7 @@ const (
 // One goroutine, in run, owns the connection and decides when to consume. It and the calls of Receive meet at the buffer.
 type subscription struct {
 	queue    *Queue
-	quorum   bool // the queue is known to count deliveries that lapse
+	kind     Type // of the queue; empty if it is not known
 	prefetch int
 
 	life    context.Context // ends when Close begins
@@ -47,6 +47,7 @@ type subscription struct {
 	session   *session       // nil while there is no connection
 	buffer    []*delivery    // received, and not handed out
 	receivers int            // calls of Receive that wait
+	asked     int            // how many messages they would take
 	consuming bool
 	watched   bool      // run will look by itself for whether anybody receives
 	rest      time.Time // if nobody does by then, what is in the buffer goes back
@@ -69,8 +70,9 @@ type session struct {
 	lost    error                // why the channel is gone; nil while it is there
 	tag     string               // of the consumer, the last one
 	granted int                  // how many messages it may be sent at once
-	older   int                  // how many of those held were sent to consumers before it
+	current int                  // how many of those that it was sent are unacked
 	starved bool                 // run waits for room
+	gate    chan struct{}        // what acks wait for, while it is not closed; nil is open
 }
 
 // Subscribe begins to receive. It fails if the queue is not fit for use, see Check, and matches backend.ErrQueueNotFound if
@@ -95,7 +97,7 @@ func (q *Queue) Subscribe(ctx context.Context, opts backend.SubscribeOptions) (b
 	}
 	s := &subscription{
 		queue:    q,
-		quorum:   seen.kind == Quorum,
+		kind:     seen.kind,
 		prefetch: min(opts.MaxInFlight, maxPrefetch),
 		stopped:  make(chan struct{}),
 		done:     make(chan struct{}),
@@ -228,6 +230,12 @@ func (ss *session) goneLocked() error {
 func (ss *session) end(m *Message, f func(*amqp.Channel, uint64) error) error {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
+	for ss.gate != nil {
+		gate := ss.gate
+		ss.mu.Unlock()
+		<-gate
+		ss.mu.Lock()
+	}
 	if err := ss.goneLocked(); err != nil {
 		return err
 	}
@@ -236,13 +244,27 @@ func (ss *session) end(m *Message, f func(*amqp.Channel, uint64) error) error {
 		return fmt.Errorf("%w: the channel that it came by is gone: %w", backend.ErrLeaseLost, err)
 	}
 	delete(ss.held, m.tag)
-	if m.ConsumerTag != ss.tag {
-		ss.older--
+	if m.ConsumerTag == ss.tag {
+		ss.current--
 	}
-	if ss.starved || m.sub.prefetch-ss.older >= 2*ss.granted {
+	if ss.starved {
 		signal(m.sub.poke)
 	}
 	return nil
+}
+
+// shut keeps acks back until open.
+func (ss *session) shut() {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	ss.gate = make(chan struct{})
+}
+
+func (ss *session) open() {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	close(ss.gate)
+	ss.gate = nil
 }
 
 func (ss *session) unsettled() []*delivery {
