@@ -94,6 +94,15 @@ func receive(tb testing.TB, sub backend.Subscription, n int) []*backend.Delivery
 	return got
 }
 
+var errTimeout = context.DeadlineExceeded
+
+// receiveFor receives once, for a time.
+func receiveFor(sub backend.Subscription, within time.Duration) ([]*backend.Delivery, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	return sub.Receive(ctx, 100)
+}
+
 func receiveOne(tb testing.TB, sub backend.Subscription) *backend.Delivery {
 	tb.Helper()
 	return receive(tb, sub, 1)[0]
@@ -117,4 +126,4 @@ func deadLetter(text string) backend.Settlement {
 	return backend.Settlement{Outcome: backend.DeadLetter, Failure: &backend.Failure{Reason: "exhausted", Error: text, Attempts: 1}}
 }
 
-var _ = errors.Is
+var errBoom = errors.New("boom")

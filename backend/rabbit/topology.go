@@ -58,7 +58,7 @@ func (t *topology) parking(b band) string { return t.prefix + b.text() }
 // No x-expires, which would delete the messages with the queue.
 func (t *topology) parkingArguments(b band) amqp.Table {
 	return amqp.Table{
-		"x-queue-type":           string(Quorum),
+		argType:                  string(Quorum),
 		"x-message-ttl":          expiration(b.delay()),
 		"x-dead-letter-exchange": t.back,
 		"x-dead-letter-strategy": "at-least-once",
@@ -131,6 +131,12 @@ func (q *Queue) ensure(ctx context.Context, parts ...part) map[part]error {
 	err := q.visit(ctx, func(v *visit) error {
 		for i, p := range lack {
 			err := q.declare(v, p)
+			if code(err) == amqp.NotFound && p.what == "" {
+				// The exchange that was declared once is gone.
+				if err = q.declare(v, backPart); err == nil {
+					err = q.declare(v, p)
+				}
+			}
 			switch {
 			case err == nil:
 				q.top.note(p)
