@@ -90,6 +90,10 @@ func (q *Queue) dialOne(ctx context.Context, address, purpose string) (*link, er
 	if !detach() && err == nil {
 		err = ctx.Err()
 	}
+	if err == amqp.ErrCredentials || err == amqp.ErrVhost {
+		// The library's guess. RabbitMQ says nothing when it does not let somebody in.
+		err = errors.New("the connection ended during the login: the user, the password or the virtual host is wrong, or the link was cut")
+	}
 	if err != nil {
 		if l.sock != nil {
 			l.cut()

@@ -60,13 +60,14 @@ func (o *outlet) connect() (*link, error) {
 }
 
 // close ends the lanes, after the queue's life has ended.
-func (o *outlet) close() {
+func (o *outlet) close(ctx context.Context) {
 	o.mu.Lock()
 	o.closed = true
 	l := o.link
 	o.link = nil
 	o.mu.Unlock()
 	if l != nil {
+		defer context.AfterFunc(ctx, l.cut)()
 		l.close()
 	}
 	o.work.Wait()

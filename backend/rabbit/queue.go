@@ -263,7 +263,7 @@ func (q *Queue) Close(ctx context.Context) error {
 		errs = append(errs, s.Close(ctx))
 	}
 	q.end()
-	q.copies.out.close()
+	q.copies.out.close(ctx)
 	return errors.Join(errs...)
 }
 

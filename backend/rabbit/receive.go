@@ -91,10 +91,8 @@ func (s *subscription) run() {
 		switch {
 		case s.life.Err() != nil:
 			return
-		case err != nil && lasting(err):
-			s.fail(s.queue.errorf("receive", s.queue.explain(err)))
-			return
 		case err != nil:
+			// Whatever it is, it was possible to connect when the subscription began.
 			if failed == 0 {
 				s.queue.log.Warn("rabbit: cannot receive: trying again", "error", err)
 			}
@@ -114,7 +112,7 @@ func (s *subscription) run() {
 		if s.life.Err() == nil {
 			s.queue.log.Warn("rabbit: lost the channel that deliveries come by; those in hand come back", "error", err)
 		}
-		if time.Since(ss.opened) > soundTime {
+		if ss.latest > 0 || time.Since(ss.opened) > soundTime {
 			failed = 0
 		}
 		sleep(pause(failed), s.life.Done())
@@ -122,7 +120,7 @@ func (s *subscription) run() {
 	}
 }
 
-// soundTime is how long a connection has to last for its loss to count as the first failure.
+// soundTime is how long a connection has to last, if nothing came by it, for its loss to count as the first failure.
 const soundTime = 250 * time.Millisecond
 
 // leaveLate closes a connection that Close has not waited for.

@@ -1,0 +1,473 @@
+package rabbit_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redeliver/redeliver/backend"
+	"github.com/redeliver/redeliver/backend/rabbit"
+	"github.com/redeliver/redeliver/consumer"
+	"github.com/redeliver/redeliver/internal/brokertest"
+	"github.com/redeliver/redeliver/policy"
+)
+
+// through opens the same queue once more, over a link that the test can cut.
+func through(t *testing.T, link *brokertest.Link, q *rabbit.Queue, opts rabbit.Options) *rabbit.Queue {
+	t.Helper()
+	opts.Logger = slog.New(slog.DiscardHandler)
+	other, err := rabbit.Open(link.URL(), q.Name(), opts)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = other.Close(ctx)
+	})
+	return other
+}
+
+// Wherever the link is cut, the message is there, once or more often.
+func TestNothingIsLostWhereverTheLinkIsCut(t *testing.T) {
+	// After how many bytes to cut: of what a settlement sends, and of what it receives.
+	all := map[brokertest.Direction][]int64{
+		brokertest.ToBroker:   {0, 30, 60, 120, 250, 400, 500, 550, 600, 650, 700, 750, 800},
+		brokertest.FromBroker: {0, 1, 20, 21, 22, 40},
+	}
+	some := map[brokertest.Direction][]int64{brokertest.ToBroker: {0, 10, 21, 300}, brokertest.FromBroker: {0, 21}}
+	eachType(t, func(t *testing.T, kind rabbit.Type) {
+		q := queue(t, rabbit.Options{Type: kind})
+		link := brokertest.Proxy(t, brokertest.Rabbit(t))
+		far := through(t, link, q, rabbit.Options{})
+		near := subscribe(t, q)
+		dead := subscribe(t, graves(t, q))
+		duplicates := 0
+		for _, c := range []struct {
+			backend.Settlement
+			steps map[brokertest.Direction][]int64
+		}{{retry(10 * time.Millisecond), all}, {deadLetter("x"), all}, {release, some}, {ack, some}} {
+			// Once uncut, so that everything is connected and declared.
+			publish(t, q, "first")
+			sub := subscribe(t, far)
+			require.NoError(t, settle(sub, receiveOne(t, sub), c.Settlement))
+			for direction, bytes := range c.steps {
+				for _, n := range bytes {
+					id := fmt.Sprintf("%s, cut at %d of %d", c.Outcome, n, direction)
+					publish(t, q, id)
+					d := receiveOne(t, sub)
+					for d.ID != id {
+						require.NoError(t, settle(sub, d, ack))
+						d = receiveOne(t, sub)
+					}
+					link.CutAfter(direction, n)
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					st := c.Settlement
+					st.Delivery = d
+					err := sub.Settle(ctx, []backend.Settlement{st})
+					cancel()
+					link.Restore() // less may have been sent than that
+					link.Cut()
+					duplicates += checkThere(t, id, c.Outcome, err, near, dead)
+				}
+			}
+			require.NoError(t, sub.Close(t.Context()))
+		}
+		t.Log("duplicates:", duplicates)
+	})
+}
+
+// checkThere looks for a message after a settlement that was perhaps cut off, takes all copies of it, and returns how many too
+// many there were.
+func checkThere(t *testing.T, id string, outcome backend.Outcome, err error, near, dead backend.Subscription) (duplicates int) {
+	t.Helper()
+	require.NotErrorIs(t, err, backend.ErrSettled, id)
+	deadline := time.Now().Add(patience)
+	found := 0
+	look := func(sub backend.Subscription, quiet time.Duration) {
+		for {
+			ds, err := receiveFor(sub, quiet)
+			if err != nil {
+				return
+			}
+			for _, d := range ds {
+				require.NoError(t, settle(sub, d, ack))
+				if d.ID == id {
+					found++
+					require.LessOrEqual(t, d.Attempt, 2, id)
+				}
+			}
+		}
+	}
+	look(near, 60*time.Millisecond)
+	if outcome == backend.DeadLetter {
+		look(dead, 60*time.Millisecond)
+	}
+	if outcome == backend.Ack {
+		return found
+	}
+	for found == 0 && time.Now().Before(deadline) {
+		look(near, 20*time.Millisecond)
+		if outcome == backend.DeadLetter {
+			look(dead, 20*time.Millisecond)
+		}
+	}
+	require.GreaterOrEqual(t, found, 1, "%s: %v", id, err)
+	return found - 1
+}
+
+func TestACutLinkLapsesWhatIsHeldAndNothingElse(t *testing.T) {
+	eachType(t, func(t *testing.T, kind rabbit.Type) {
+		q := queue(t, rabbit.Options{Type: kind})
+		link := brokertest.Proxy(t, brokertest.Rabbit(t))
+		far := through(t, link, q, rabbit.Options{})
+		sub := subscribe(t, far)
+		publish(t, q, "a", "b")
+		held := receive(t, sub, 2)
+		lost := make(chan string, 2)
+		for _, d := range held {
+			d.OnLost(func() { lost <- d.ID })
+		}
+		link.Cut()
+		require.ElementsMatch(t, []string{"a", "b"}, []string{within(t, lost), within(t, lost)})
+		again := receive(t, sub, 2) // by itself, over another connection
+		for _, d := range again {
+			require.Equal(t, 1, d.Lapses)
+			require.Equal(t, 1, d.Attempt)
+		}
+		// The tags of the old connection mean other messages to the new one.
+		for _, s := range []backend.Settlement{ack, retry(0), deadLetter("x"), release} {
+			require.ErrorIs(t, settle(sub, held[0], s), backend.ErrLeaseLost)
+		}
+		require.Error(t, held[1].Raw.(*rabbit.Message).Ack(false))
+		require.ErrorIs(t, sub.Extend(t.Context(), held), backend.ErrLeaseLost)
+		require.NoError(t, sub.Extend(t.Context(), again))
+		require.NoError(t, sub.Settle(t.Context(), all(ack, again)), "the channel is still there")
+		requireNothing(t, sub)
+	})
+}
+
+func within[T any](t *testing.T, ch <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-ch:
+	case <-time.After(patience):
+		require.Fail(t, "nothing came")
+	}
+	return v
+}
+
+// A peer that is gone without a word is found out by its silence.
+func TestASilentLinkIsTakenForDead(t *testing.T) {
+	q := queue(t, rabbit.Options{})
+	link := brokertest.Proxy(t, brokertest.Rabbit(t))
+	far := through(t, link, q, rabbit.Options{Heartbeat: time.Second})
+	sub := subscribe(t, far)
+	publish(t, q, "m")
+	d := receiveOne(t, sub)
+	lost := make(chan struct{})
+	d.OnLost(func() { close(lost) })
+	link.Hold(brokertest.FromBroker)
+	link.Hold(brokertest.ToBroker)
+	within(t, lost)
+	link.Cut()
+	link.Restore()
+	require.Equal(t, 1, receiveOne(t, sub).Lapses)
+}
+
+// A message that takes its consumer's connection down each time comes to an end, and the others do not suffer.
+func TestAMessageThatKillsItsConsumerIsAbandoned(t *testing.T) {
+	eachType(t, func(t *testing.T, kind rabbit.Type) {
+		q := queue(t, rabbit.Options{Type: kind})
+		link := brokertest.Proxy(t, brokertest.Rabbit(t))
+		far := through(t, link, q, rabbit.Options{})
+		publish(t, q, append(ids(5), "poison")...)
+		var ran, handled atomic.Int32
+		consume(t, &consumer.Consumer{
+			Queue: far, Concurrency: 1, // so that the others are not held when it strikes
+			Policy: policy.Policy{MaxAttempts: 3, MaxLapses: 2, Backoff: policy.Fixed(time.Millisecond)},
+			Handler: consumer.HandlerFunc(func(ctx context.Context, d *backend.Delivery) error {
+				if d.ID != "poison" {
+					handled.Add(1)
+					return nil
+				}
+				ran.Add(1)
+				link.Cut()
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}),
+		})
+		dead := receiveOne(t, subscribe(t, graves(t, q)))
+		require.Equal(t, "poison", dead.ID)
+		require.Equal(t, string(policy.ReasonAbandoned), dead.Failure.Reason)
+		require.Equal(t, 3, dead.Failure.Lapses)
+		require.EqualValues(t, 3, ran.Load())
+		require.Eventually(t, func() bool { return handled.Load() >= 5 }, patience, 10*time.Millisecond)
+	})
+}
+
+func TestMessagesOutliveManyCuts(t *testing.T) {
+	eachType(t, func(t *testing.T, kind rabbit.Type) {
+		const count, cuts = 10, 12
+		q := queue(t, rabbit.Options{Type: kind})
+		link := brokertest.Proxy(t, brokertest.Rabbit(t))
+		far := through(t, link, q, rabbit.Options{})
+		sub := subscribe(t, far)
+		publish(t, q, ids(count)...)
+		for n := range cuts + 1 {
+			seen := make(map[string]bool)
+			for len(seen) < count {
+				d := receiveOne(t, sub)
+				seen[d.ID] = true
+				require.Equal(t, 1, d.Attempt)
+				require.LessOrEqual(t, d.Lapses, n, d.ID)
+				if kind == rabbit.Quorum {
+					require.Equal(t, n, d.Lapses, d.ID)
+				}
+				if n == cuts {
+					require.NoError(t, settle(sub, d, ack))
+				}
+			}
+			if n < cuts {
+				link.Cut()
+			}
+		}
+		// Lapses are counted in copies on classic queues, of which a cut may leave two.
+		if kind == rabbit.Quorum {
+			requireNothing(t, sub)
+		}
+	})
+}
+
+// Close returns in time, whatever hangs, and leaves nothing running.
+func TestCloseLeavesNoGoroutine(t *testing.T) {
+	q := queue(t, rabbit.Options{})
+	for name, trouble := range map[string]func(*brokertest.Link){
+		"nothing":           func(*brokertest.Link) {},
+		"a cut":             func(l *brokertest.Link) { l.Refuse(); l.Cut() },
+		"a silent broker":   func(l *brokertest.Link) { l.Hold(brokertest.FromBroker) },
+		"an unheard client": func(l *brokertest.Link) { l.Hold(brokertest.ToBroker) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, q.Close(t.Context())) // its connections are of no interest
+			before := ours()
+			link := brokertest.Proxy(t, brokertest.Rabbit(t))
+			far, err := rabbit.Open(link.URL(), q.Name(), rabbit.Options{Logger: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+			publish(t, far, ids(20)...)
+			var work sync.WaitGroup
+			subs := []backend.Subscription{subscribe(t, far), subscribe(t, far), subscribe(t, far)}
+			held := receive(t, subs[0], 5)
+			settling := receive(t, subs[1], 5)
+			receive(t, subs[2], 1)
+			work.Go(func() {
+				for {
+					if _, err := subs[2].Receive(context.Background(), 1); err != nil {
+						return
+					}
+				}
+			})
+			trouble(link)
+			// Closed while settlements are under way, publishings too large for any buffer among them.
+			work.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				_ = subs[1].Settle(ctx, append(all(retry(time.Hour), settling[:3]), all(deadLetter("x"), settling[3:])...))
+			})
+			work.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				_ = far.Publish(ctx, backend.Message{Body: make([]byte, 8<<20)}, backend.Message{Body: make([]byte, 8<<20)})
+			})
+			work.Go(func() { _, _ = far.Stats(t.Context()) })
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			defer cancel()
+			begun := time.Now()
+			err = far.Close(ctx)
+			require.Less(t, time.Since(begun), patience)
+			if name == "nothing" {
+				require.NoError(t, err)
+			}
+			link.Refuse()
+			link.Cut()
+			work.Wait()
+			require.NoError(t, far.Close(context.Background()), "closing again does nothing")
+			require.ErrorIs(t, far.Publish(context.Background(), backend.Message{}), backend.ErrClosed)
+			_, err = far.Subscribe(context.Background(), backend.SubscribeOptions{})
+			require.ErrorIs(t, err, backend.ErrClosed)
+			require.ErrorIs(t, settle(subs[0], held[0], ack), backend.ErrClosed)
+			deadline := time.Now().Add(patience)
+			for len(ours()) > len(before) && time.Now().Before(deadline) {
+				runtime.Gosched()
+				time.Sleep(time.Millisecond)
+			}
+			require.LessOrEqual(t, len(ours()), len(before), "%s", strings.Join(ours(), "\n\n"))
+		})
+	}
+}
+
+// ours returns the stacks of the goroutines of this package and of the library beneath it.
+func ours() (stacks []string) {
+	buf := make([]byte, 8<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	for stack := range strings.SplitSeq(string(buf), "\n\n") {
+		if strings.Contains(stack, "backend/rabbit.") || strings.Contains(stack, "amqp091-go") {
+			stacks = append(stacks, stack)
+		}
+	}
+	return stacks
+}
+
+// log takes what is logged.
+type log struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func (l *log) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// A broker that is short of memory stops reading from those who publish. Their copies wait, each is sent once, and acks go on.
+func TestABlockedBrokerIsWaitedOut(t *testing.T) {
+	s := brokertest.PrivateRabbit(t)
+	var logged log
+	q := queueAt(t, s.URL(), rabbit.Options{Logger: logged.logger()})
+	sub := subscribe(t, q)
+	publish(t, q, ids(6)...)
+	ds := receive(t, sub, 6)
+	require.NoError(t, settle(sub, ds[0], retry(0)), "so that there is a connection that has published")
+	require.NoError(t, settle(sub, receiveOne(t, sub), ack))
+
+	s.BlockPublishers()
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		batch := append(all(retry(0), ds[1:3]), all(deadLetter("x"), ds[3:4])...)
+		err := sub.Settle(ctx, append(batch, all(retry(0), ds[4:5])...))
+		cancel()
+		for i := range 4 {
+			require.ErrorIs(t, backend.ErrorAt(err, i), context.DeadlineExceeded)
+			require.NotErrorIs(t, backend.ErrorAt(err, i), backend.ErrLeaseLost)
+		}
+	}
+	require.Contains(t, logged.String(), "takes no publishings")
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	require.ErrorContains(t, q.Publish(ctx, backend.Message{ID: "never"}), "blocked", "it says why nothing was sent")
+	require.NoError(t, settle(sub, ds[5], ack), "acks do not wait for the alarm")
+
+	s.UnblockPublishers()
+	require.NoError(t, sub.Settle(t.Context(), append(all(retry(0), ds[1:3]), all(deadLetter("x"), ds[3:4])...)))
+	require.NoError(t, settle(sub, ds[4], retry(0)))
+	got := receive(t, sub, 3)
+	require.NoError(t, sub.Settle(t.Context(), all(ack, got)))
+	requireNothing(t, sub)
+	for _, d := range got {
+		require.Equal(t, 2, d.Attempt)
+	}
+	require.Eventually(t, func() bool {
+		st, err := q.Stats(t.Context())
+		return err == nil && st == backend.Stats{Dead: 1}
+	}, patience, 20*time.Millisecond, "one copy each, although it was tried four times")
+	require.Contains(t, logged.String(), "takes publishings again")
+}
+
+func TestWhatWaitsOutlivesARestart(t *testing.T) {
+	s := brokertest.PrivateRabbit(t)
+	type side struct {
+		q      *rabbit.Queue
+		sub    backend.Subscription
+		held   []*backend.Delivery
+		delays map[string]time.Duration
+	}
+	var sides []side
+	begun := time.Now()
+	for _, kind := range []rabbit.Type{rabbit.Quorum, rabbit.Classic} {
+		q := queueAt(t, s.URL(), rabbit.Options{Type: kind, Logger: slog.New(slog.DiscardHandler)})
+		sub := subscribe(t, q)
+		publish(t, q, ids(30)...)
+		ds := receive(t, sub, 30)
+		delays := make(map[string]time.Duration)
+		var batch []backend.Settlement
+		for i, d := range ds[:20] {
+			// Some come due while the broker is down, others after that.
+			st := retry(time.Duration(i+1) * 600 * time.Millisecond)
+			st.Delivery = d
+			delays[d.ID] = st.Delay
+			batch = append(batch, st)
+		}
+		require.NoError(t, sub.Settle(t.Context(), batch))
+		sides = append(sides, side{q, sub, ds[20:], delays})
+	}
+	s.Restart()
+	for _, side := range sides {
+		// The subscription comes back by itself. What was held when the broker went is a lapse older.
+		seen := make(map[string]bool)
+		for _, d := range receive(t, side.sub, 30) {
+			require.False(t, seen[d.ID], d.ID)
+			seen[d.ID] = true
+			if delay, waited := side.delays[d.ID]; waited {
+				require.GreaterOrEqual(t, time.Since(begun), delay)
+				require.Equal(t, [2]int{2, 0}, [2]int{d.Attempt, d.Lapses})
+			} else {
+				require.Equal(t, [2]int{1, 1}, [2]int{d.Attempt, d.Lapses})
+			}
+			require.NoError(t, settle(side.sub, d, ack))
+		}
+		require.ErrorIs(t, settle(side.sub, side.held[0], ack), backend.ErrLeaseLost)
+		requireNothing(t, side.sub)
+	}
+}
+
+func TestConnectionsThatTheBrokerClosesAreMadeAnew(t *testing.T) {
+	s := brokertest.PrivateRabbit(t)
+	q := queueAt(t, s.URL(), rabbit.Options{Logger: slog.New(slog.DiscardHandler)})
+	sub := subscribe(t, q)
+	publish(t, q, "m")
+	d := receiveOne(t, sub)
+	require.NoError(t, settle(sub, d, retry(0)))
+	receiveOne(t, sub)
+	s.CloseConnections()
+	d = receiveOne(t, sub)
+	require.Equal(t, [2]int{2, 1}, [2]int{d.Attempt, d.Lapses})
+	require.Eventually(t, func() bool { return settle(sub, d, retry(0)) == nil }, patience, 10*time.Millisecond)
+	require.Equal(t, 3, receiveOne(t, sub).Attempt)
+}
+
+func TestABrokerThatIsNotThereIsToldAtOnce(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	q, err := rabbit.Open("amqp://guest:secretword@"+l.Addr().String()+"/", "orders", rabbit.Options{Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, q.Close(context.Background())) }()
+	_, err = q.Subscribe(t.Context(), backend.SubscribeOptions{})
+	require.ErrorContains(t, err, "refused")
+	require.NotContains(t, err.Error(), "secretword")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err = q.Publish(ctx, backend.Message{})
+	require.ErrorContains(t, err, "refused")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NotErrorIs(t, err, backend.ErrUnknown, "nothing was sent")
+}
