@@ -174,11 +174,12 @@ func TestADeadLetterQueueThatHangsParksTheMessageWhileItsLeaseLasts(t *testing.T
 	for name, c := range map[string]struct {
 		limits        func(*backend.Limits)
 		settleTimeout time.Duration
+		within        time.Duration
 	}{
-		"in one batch":           {nil, 0},
-		"one by one":             {func(l *backend.Limits) { l.SettleBatch = 1 }, 0},
-		"with a patient timeout": {nil, time.Hour},
-		"where leases last":      {func(l *backend.Limits) { l.LeaseExpires = false }, 0},
+		"in one batch":           {nil, 0, 29 * time.Second},
+		"one by one":             {func(l *backend.Limits) { l.SettleBatch = 1 }, 0, 29 * time.Second},
+		"with a patient timeout": {nil, time.Hour, 29 * time.Second},
+		"where leases last":      {func(l *backend.Limits) { l.LeaseExpires = false }, 0, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -198,7 +199,7 @@ func TestADeadLetterQueueThatHangsParksTheMessageWhileItsLeaseLasts(t *testing.T
 					publish(t, q.Queue, message(fmt.Sprint(i)))
 				}
 				stop := start(t, con)
-				time.Sleep(29 * time.Second)
+				time.Sleep(c.within)
 				for i := range 10 {
 					kinds := events.kinds(fmt.Sprint(i))
 					require.Contains(t, kinds, consumer.Parked)

@@ -24,6 +24,7 @@ type job struct {
 	cancel     context.CancelCauseFunc // of the running handler
 	deadline   time.Time               // of the running handler
 
+	permitted bool // by the breaker
 	governing *governing
 	ctx       context.Context // of the handler
 	started   time.Time
@@ -39,10 +40,13 @@ func (j *job) run() {
 		r.dispatch.returned()
 		return
 	}
-	if b := r.c.Breaker; b != nil && !b.TryAcquirePermit() {
-		r.dispatch.returned()
-		j.release()
-		return
+	if b := r.c.Breaker; b != nil {
+		if !b.TryAcquirePermit() {
+			r.dispatch.returned()
+			j.release()
+			return
+		}
+		j.permitted = true
 	}
 	j.d.Last = j.governing.policy.IsLast(j.d.Attempt)
 
@@ -223,7 +227,7 @@ func (j *job) settle(s backend.Settlement, e Event) {
 func (j *job) end(outcome backend.Outcome) {
 	j.r.dispatch.ended(j, outcome)
 	if j.probing {
-		<-j.r.probe
+		j.r.endProbe(j.permitted)
 	}
 	j.part()
 }

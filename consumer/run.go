@@ -31,6 +31,7 @@ type run struct {
 	acks     *lane // everything but dead letters, so that a dead-letter queue that hangs never delays an ack
 	deaths   *lane
 	probe    chan struct{} // held by the one delivery that tests a breaker that is not closed
+	pause    time.Duration // after a probe without a permit; guarded by the token in probe
 
 	// service are the goroutines of the keeper and the lanes. They outlive the handlers, and end before Run returns.
 	service     sync.WaitGroup
@@ -188,8 +189,11 @@ func (r *run) intake(ctx context.Context) error {
 	}
 }
 
-// breakerPause is the wait where a breaker names none, as failsafe-go's does while it is half-open.
-const breakerPause = 100 * time.Millisecond
+// Waits where a breaker names none, as failsafe-go's does while it is half-open.
+const (
+	breakerPause    = 100 * time.Millisecond
+	maxBreakerPause = 30 * time.Second
+)
 
 // awaitBreaker waits until messages may be received. When the breaker is not closed, only the holder of the probe token
 // may go on, with one message; probing tells that it holds the token.
@@ -210,6 +214,21 @@ func (r *run) awaitBreaker(ctx context.Context, b Breaker) (ok, probing bool) {
 		}
 	}
 	return ctx.Err() == nil, false
+}
+
+// endProbe gives the probe token back: at once after a handler was called, and after a growing pause where the breaker had
+// no permit for it, since others hold the permits then, and each further message would be received only to be released.
+func (r *run) endProbe(permitted bool) {
+	if permitted {
+		r.pause = 0
+		<-r.probe
+		return
+	}
+	r.pause = min(max(2*r.pause, breakerPause), maxBreakerPause)
+	r.service.Go(func() {
+		sleep(r.serving, r.pause)
+		<-r.probe
+	})
 }
 
 func (r *run) accept(d *backend.Delivery, now time.Time, probing bool) {
