@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -113,11 +114,21 @@ func (f Failure) Encode(budget int) []byte {
 	}
 	unknown := f.unknown
 	doc := d.encode(unknown)
+	// How much a cut saves depends on the runes that need an escape, so the longest text that fits is searched for.
 	shrink := func(s *string, keep int) {
-		if excess := len(doc) - budget; excess > 0 && len(*s) > keep {
-			*s = Truncate(*s, max(keep, len(*s)-excess))
+		if len(doc) <= budget || len(*s) <= keep {
+			return
+		}
+		whole := *s
+		cut := func(n int) {
+			*s = Truncate(whole, len(whole)-n)
 			doc = d.encode(unknown)
 		}
+		most := len(whole) - keep
+		cut(sort.Search(most, func(n int) bool {
+			cut(n)
+			return len(doc) <= budget
+		}))
 	}
 	shrink(&d.Stack, 0)
 	shrink(&d.Error, 0)
