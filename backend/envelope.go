@@ -125,10 +125,12 @@ func (f Failure) Encode(budget int) []byte {
 			doc = d.encode(unknown)
 		}
 		most := len(whole) - keep
-		cut(sort.Search(most, func(n int) bool {
-			cut(n)
-			return len(doc) <= budget
-		}))
+		if cut(most); len(doc) <= budget {
+			cut(sort.Search(most, func(n int) bool {
+				cut(n)
+				return len(doc) <= budget
+			}))
+		}
 	}
 	shrink(&d.Stack, 0)
 	shrink(&d.Error, 0)
