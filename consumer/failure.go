@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -85,7 +84,8 @@ func sound(err error) (checked error) {
 		}
 	}()
 	_ = err.Error()
-	_ = errors.Is(err, context.Canceled)
+	_ = errors.Is(err, ErrShutdown)
+	_ = errors.As(err, new(*PanicError))
 	_, _ = policy.Hint(err)
 	return err
 }
