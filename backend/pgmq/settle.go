@@ -298,13 +298,17 @@ func (s *subscription) giveBack(ctx context.Context, ds []*delivery) error {
 		items = append(items, newItem(backend.Settlement{Delivery: &d.Delivery, Outcome: backend.Release}, &d.message, len(items)))
 	}
 	errs := make([]error, len(items))
+	known := make([]bool, len(items)) // that they are held
+	for i, it := range items {
+		known[i] = it.message.unsure == 0
+	}
 	for chunk := range slices.Chunk(items, settleBatch) {
 		s.apply(ctx, back, chunk, errs)
 	}
 	var failed []error
 	for i, it := range items {
 		it.delivery.MarkLost()
-		if errs[i] != nil && !errors.Is(errs[i], backend.ErrLeaseLost) {
+		if errs[i] != nil && known[i] && !errors.Is(errs[i], backend.ErrLeaseLost) {
 			failed = append(failed, errs[i])
 		}
 	}
