@@ -263,13 +263,16 @@ func (f *faulty) Limits() backend.Limits {
 }
 
 func (f *faulty) Subscribe(ctx context.Context, opts backend.SubscribeOptions) (backend.Subscription, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.opts = opts
+	if !f.Limits().LeaseExpires {
+		opts.Lease = 1000 * time.Hour
+	}
 	sub, err := f.Queue.Subscribe(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.opts = opts
 	return &faultySubscription{Subscription: sub, f: f}, nil
 }
 

@@ -112,8 +112,10 @@ func TestHandlersThatBreakHaveFailed(t *testing.T) {
 			error:   "consumer_test.grabby whose methods panic: grabby", errorType: "*errors.errorString",
 		},
 		"returns an error that holds another that panics, late": {
-			handler: func(context.Context, *backend.Delivery) error { return errors.Join(context.Canceled, touchy{errDeclined}) },
-			error:   "*errors.joinError whose methods panic: touchy", errorType: "*errors.errorString",
+			handler: func(context.Context, *backend.Delivery) error {
+				return errors.Join(context.Canceled, touchy{errDeclined})
+			},
+			error: "*errors.joinError whose methods panic: touchy", errorType: "*errors.errorString",
 		},
 		"returns an error whose Unwrap panics": {
 			handler: func(context.Context, *backend.Delivery) error { return evasive{errDeclined} },
