@@ -44,6 +44,12 @@ func (b *counting) RecordError(error) {
 	b.failures++
 }
 
+func (b *counting) balance() (granted, recorded int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.permits, b.successes + b.failures
+}
+
 // circuit behaves as the breaker of failsafe-go: it opens after failures in a row, becomes half-open only through
 // TryAcquirePermit after the delay, and then has a few permits, which Record gives back.
 type circuit struct {
