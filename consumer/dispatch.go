@@ -21,26 +21,27 @@ func newDispatch(r *run) *dispatch {
 	return &dispatch{r: r, groups: make(map[string][]*job)}
 }
 
-// add takes a delivery that was received.
-func (s *dispatch) add(j *job) {
+// add takes the deliveries of one batch, under one lock: the first of a group must not end before the others are known.
+func (s *dispatch) add(jobs []*job) {
 	s.mu.Lock()
 	if s.draining {
 		s.mu.Unlock()
-		j.release()
+		for _, j := range jobs {
+			j.release()
+		}
 		return
 	}
-	if group := j.d.Group; group != "" {
-		queue := append(s.groups[group], j)
-		s.groups[group] = queue
-		if len(queue) > 1 {
-			s.mu.Unlock()
-			return
+	defer s.mu.Unlock()
+	for _, j := range jobs {
+		if group := j.d.Group; group != "" {
+			s.groups[group] = append(s.groups[group], j)
+			if len(s.groups[group]) > 1 {
+				continue
+			}
 		}
-	}
-	start := s.enqueue(j)
-	s.mu.Unlock()
-	if start {
-		go j.run()
+		if s.enqueue(j) {
+			go j.run()
+		}
 	}
 }
 

@@ -176,10 +176,7 @@ func (r *run) intake(ctx context.Context) error {
 		if probing && len(batch) == 0 {
 			<-r.probe
 		}
-		now := time.Now()
-		for _, d := range batch {
-			r.accept(d, now, probing)
-		}
+		r.accept(batch, probing)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
@@ -231,11 +228,15 @@ func (r *run) endProbe(permitted bool) {
 	})
 }
 
-func (r *run) accept(d *backend.Delivery, now time.Time, probing bool) {
-	j := &job{r: r, d: d, probing: probing, leaseUntil: now.Add(r.lease)}
-	r.keeper.add(j)
-	r.observe(Event{Kind: Received, Delivery: d})
-	r.dispatch.add(j)
+func (r *run) accept(batch []*backend.Delivery, probing bool) {
+	leaseUntil := time.Now().Add(r.lease)
+	jobs := make([]*job, len(batch))
+	for i, d := range batch {
+		jobs[i] = &job{r: r, d: d, probing: probing, leaseUntil: leaseUntil}
+		r.keeper.add(jobs[i])
+		r.observe(Event{Kind: Received, Delivery: d})
+	}
+	r.dispatch.add(jobs)
 }
 
 // sleep waits for d and reports whether it did; it returns false when ctx ended first.
