@@ -105,12 +105,12 @@ func (r *run) redact(text string) (redacted string) {
 	return r.c.Redact(text)
 }
 
-// errorType names the outermost type in the error's chain that says something: not a wrapper of the standard library's or
-// of package policy's.
+// errorType names the outermost type in the error's chain that says something: not a wrapper of the standard library's, of
+// package policy's or of JSON's.
 func errorType(err error) (name string) {
 	for err != nil {
 		name = fmt.Sprintf("%T", err)
-		if !strings.HasPrefix(name, "*fmt.wrap") && !strings.HasPrefix(name, "*policy.") && name != "*errors.joinError" {
+		if !strings.HasPrefix(name, "*fmt.wrap") && !strings.HasPrefix(name, "*policy.") && name != "*errors.joinError" && name != "*consumer.decodeError" {
 			return name
 		}
 		switch e := err.(type) {
