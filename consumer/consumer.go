@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -302,7 +303,11 @@ func (c *Consumer) preflight(ctx context.Context, s settings) error {
 	var fatal []error
 	for _, f := range findings {
 		if f.Fatal {
-			fatal = append(fatal, fmt.Errorf("consumer: queue %q: %s: %s", c.Queue.Name(), f.Code, f.Text))
+			err := fmt.Errorf("consumer: queue %q: %s: %s", c.Queue.Name(), f.Code, f.Text)
+			if strings.HasSuffix(f.Code, "queue_not_found") { // the queue's own, or that of its dead letters
+				err = fmt.Errorf("%w: %w", err, backend.ErrQueueNotFound)
+			}
+			fatal = append(fatal, err)
 			continue
 		}
 		s.logger.WarnContext(ctx, "redeliver: preflight", "queue", c.Queue.Name(), "code", f.Code, "finding", f.Text)
