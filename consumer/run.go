@@ -56,7 +56,7 @@ func newRun(ctx context.Context, c *Consumer) (*run, error) {
 	}
 	r.handlers, r.cancelHandlers = context.WithCancelCause(r.base)
 	r.serving, r.stopServing = context.WithCancel(r.base)
-	r.room = newRoom(s.concurrency + s.prefetch)
+	r.room = newRoom(s.concurrency+s.prefetch, s.limits.SettleBatch)
 	r.keeper = newKeeper(r)
 	r.dispatch = newDispatch(r)
 	r.acks = newLane(r, s.settle)
@@ -155,7 +155,7 @@ func (r *run) abandon() {
 // intake receives while there is room. It returns the error that ended the subscription, or nil when ctx ended.
 func (r *run) intake(ctx context.Context) error {
 	for {
-		n := r.room.take(ctx, r.limits.SettleBatch)
+		n := r.room.take(ctx)
 		if n == 0 {
 			return nil
 		}
