@@ -37,8 +37,8 @@ type Options struct {
 
 const defaultPollInterval = 200 * time.Millisecond
 
-// settleBatch is how many messages one statement settles. Larger batches are no faster, and hold row locks for longer.
-const settleBatch = 100
+// settleBatch is how many messages one statement settles. Larger batches gain little, and lock their rows for longer.
+const settleBatch = 200
 
 // Queue is one PGMQ queue and its dead-letter queue. It is safe for concurrent use. It implements backend.Queue,
 // backend.Publisher, backend.Statser and backend.Checker.

@@ -11,8 +11,8 @@ import (
 	"github.com/redeliver/redeliver/backend"
 )
 
-// retryRecordBudget is how large the record is that a message carries while it waits for a retry.
-const retryRecordBudget = 1 << 10
+// retryErrorBytes is how much of an error's text a message carries while it waits for a retry.
+const retryErrorBytes = 256
 
 // way is what a settlement does to a row. Each way is a statement of its own, so that no outcome depends on another.
 type way int
@@ -108,12 +108,28 @@ func newItem(st backend.Settlement, m *Message, index int) item {
 	default:
 		it.counts.failures++
 		if st.Failure != nil {
-			f := d.Record(*st.Failure, now, false)
-			f.Stack = ""
-			it.record = f.Encode(retryRecordBudget)
+			it.record = retryRecord(d.Record(*st.Failure, now, false), d, m)
 		}
 	}
 	return it
+}
+
+// retryRecord is the record of a failure that is not the last: why the message waits, and what is written once. The database
+// parses and writes each byte of it with every retry, and that is what a retry costs most, so it leaves out what the row
+// tells anyway and what the next failure will tell anew.
+func retryRecord(f backend.Failure, d *backend.Delivery, m *Message) []byte {
+	f.Error = backend.Truncate(f.Error, retryErrorBytes)
+	f.Stack, f.ErrorType, f.Policy, f.Consumer = "", "", "", ""
+	if f.Origin == d.Queue {
+		f.Origin = ""
+	}
+	if f.MessageID == d.ID {
+		f.MessageID = ""
+	}
+	if f.FirstEnqueuedAt.Equal(m.EnqueuedAt) {
+		f.FirstEnqueuedAt = time.Time{}
+	}
+	return f.Encode(1) // the smallest budget that there is
 }
 
 // appendHeaders appends what is merged into the message's headers.
