@@ -26,6 +26,7 @@ type job struct {
 
 	permitted bool // by the breaker
 	governing *governing
+	item      item
 	ctx       context.Context // of the handler
 	started   time.Time
 	finished  atomic.Bool  // the outcome is decided; what the handler returns later changes nothing
@@ -52,8 +53,7 @@ func (j *job) run() {
 
 	held, cancel := context.WithCancelCause(r.handlers)
 	defer cancel(nil)
-	timeout := &TimeoutError{Timeout: r.timeout}
-	ctx, stop := context.WithTimeoutCause(held, r.timeout, timeout)
+	ctx, stop := context.WithTimeoutCause(held, r.timeout, r.timedOut)
 	defer stop()
 	j.ctx, j.started = ctx, time.Now()
 	j.parts.Add(1)
@@ -220,7 +220,8 @@ func (j *job) settle(s backend.Settlement, e Event) {
 	if s.Outcome == backend.DeadLetter {
 		lane = j.r.deaths
 	}
-	lane.add(&item{job: j, settlement: s, event: e})
+	j.item = item{job: j, settlement: s, event: e}
+	lane.add(&j.item)
 }
 
 // end tells that the delivery is settled, or left to the broker with outcome 0.

@@ -24,6 +24,7 @@ type run struct {
 	// handlers is the parent of the handlers' contexts. It ends when the grace is over.
 	handlers       context.Context
 	cancelHandlers context.CancelCauseFunc
+	timedOut       error // the cause of a handler's context whose time is up
 
 	room     *room
 	keeper   *keeper
@@ -56,6 +57,7 @@ func newRun(ctx context.Context, c *Consumer) (*run, error) {
 	}
 	r.handlers, r.cancelHandlers = context.WithCancelCause(r.base)
 	r.serving, r.stopServing = context.WithCancel(r.base)
+	r.timedOut = &TimeoutError{Timeout: s.timeout}
 	r.room = newRoom(s.concurrency+s.prefetch, s.limits.SettleBatch)
 	r.keeper = newKeeper(r)
 	r.dispatch = newDispatch(r)
@@ -100,6 +102,7 @@ func (r *run) run(ctx context.Context) error {
 	}
 	r.stopServing()
 	r.abandon()
+	r.dispatch.close()
 	r.service.Wait()
 	return errors.Join(err, left)
 }
