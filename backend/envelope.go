@@ -339,5 +339,8 @@ func timestamp(t time.Time) string {
 	if t.IsZero() || t.Year() < 0 || t.Year() > 9999 {
 		return ""
 	}
-	return t.Format("2006-01-02T15:04:05.000Z07:00")
+	// The layout with ".000" takes four times as long, and this is on the way of every failure.
+	text := t.AppendFormat(make([]byte, 0, len("2006-01-02T15:04:05.000Z")), time.RFC3339)
+	ms := t.Nanosecond() / int(time.Millisecond)
+	return string(append(text[:len(text)-1], '.', byte('0'+ms/100), byte('0'+ms/10%10), byte('0'+ms%10), 'Z'))
 }
