@@ -51,7 +51,8 @@ type Failure struct {
 	FirstFailedAt   time.Time
 	DeadLetteredAt  time.Time // zero while the message is not dead-lettered
 
-	// Origin is the queue that the message failed in first, and MessageID its ID there.
+	// Origin is the queue that the message failed in first, and MessageID its ID there. A dead letter has both; on a message
+	// that waits for a retry they may be left out while they are the queue and the ID that it has anyway.
 	Origin    string
 	MessageID string
 
@@ -73,8 +74,8 @@ type document struct {
 	FirstEnqueuedAt string `json:"first_enqueued_at,omitempty"`
 	FirstFailedAt   string `json:"first_failed_at,omitempty"`
 	DeadLetteredAt  string `json:"dead_lettered_at,omitempty"`
-	Origin          string `json:"origin"`
-	MessageID       string `json:"message_id"`
+	Origin          string `json:"origin,omitempty"`
+	MessageID       string `json:"message_id,omitempty"`
 	Policy          string `json:"policy,omitempty"`
 	Consumer        string `json:"consumer,omitempty"`
 }
