@@ -15,12 +15,10 @@ type dispatch struct {
 	ready    []*job            // received, free to start, in order
 	groups   map[string][]*job // by group, the one under way first
 	draining bool
-
-	idle chan *job // to the goroutines that have run a job and wait for the next
 }
 
 func newDispatch(r *run) *dispatch {
-	return &dispatch{r: r, groups: make(map[string][]*job), idle: make(chan *job)}
+	return &dispatch{r: r, groups: make(map[string][]*job)}
 }
 
 // add takes the deliveries of one batch, under one lock: the first of a group must not end before the others are known.
@@ -42,27 +40,10 @@ func (s *dispatch) add(jobs []*job) {
 			}
 		}
 		if s.enqueue(j) {
-			s.launch(j)
+			go j.run()
 		}
 	}
 }
-
-// launch runs a job in a goroutine: one that has run others, if it waits, since its stack has grown to the size that a
-// handler needs.
-func (s *dispatch) launch(j *job) {
-	select {
-	case s.idle <- j:
-	default:
-		go func() {
-			for ok := true; ok; j, ok = <-s.idle {
-				j.run()
-			}
-		}()
-	}
-}
-
-// close ends the goroutines that wait. Nothing is launched after drain.
-func (s *dispatch) close() { close(s.idle) }
 
 // enqueue reports whether j may start at once; else it waits its turn. It is called with s.mu held.
 func (s *dispatch) enqueue(j *job) (start bool) {
@@ -86,7 +67,7 @@ func (s *dispatch) returned() {
 	s.ready[0] = nil
 	s.ready = s.ready[1:]
 	s.mu.Unlock()
-	s.launch(next)
+	go next.run()
 }
 
 // handlers is how many handlers have not returned.
@@ -130,7 +111,7 @@ func (s *dispatch) ended(j *job, outcome backend.Outcome) {
 	start := s.enqueue(rest[0])
 	s.mu.Unlock()
 	if start {
-		s.launch(rest[0])
+		go rest[0].run()
 	}
 }
 

@@ -102,7 +102,6 @@ func (r *run) run(ctx context.Context) error {
 	}
 	r.stopServing()
 	r.abandon()
-	r.dispatch.close()
 	r.service.Wait()
 	return errors.Join(err, left)
 }
