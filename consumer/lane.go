@@ -102,6 +102,12 @@ func (l *lane) take() []*item {
 	if len(l.pending) == 0 {
 		l.pending = nil
 	}
+	if len(l.pending) < l.r.limits.SettleBatch {
+		select {
+		case <-l.full: // no batch is full any more
+		default:
+		}
+	}
 	l.start()
 	return batch
 }

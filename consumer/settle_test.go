@@ -204,8 +204,15 @@ func TestWhatTheHandlerSettledIsLeftAlone(t *testing.T) {
 }
 
 func TestSettlementsGoOutTogether(t *testing.T) {
+	for _, parallel := range []int{1, 4} {
+		t.Run(fmt.Sprintf("%d calls at most", parallel), func(t *testing.T) { settlementsGoOutTogether(t, parallel) })
+	}
+}
+
+func settlementsGoOutTogether(t *testing.T, parallel int) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFaulty("orders")
+		q.limits = func(l *backend.Limits) { l.Parallel = parallel }
 		var batches list[int]
 		q.onSettle = func(ctx context.Context, batch []backend.Settlement, next settleFunc) error {
 			batches.add(len(batch))
@@ -305,8 +312,15 @@ func TestWhereCallsCostMoneyABatchIsGathered(t *testing.T) {
 			publish(t, q.Queue, message(fmt.Sprint("1", i)))
 		}
 		time.Sleep(time.Second)
-		require.NoError(t, stop())
 		require.Equal(t, []int{8, 10}, batches.all())
 		require.Equal(t, began, q.settled("10")[0].at)
+
+		// And leaves nothing behind that hurries the next.
+		began = time.Now()
+		publish(t, q.Queue, message("20"))
+		time.Sleep(time.Second)
+		require.NoError(t, stop())
+		require.Equal(t, []int{8, 10, 1}, batches.all())
+		require.Equal(t, began.Add(100*time.Millisecond), q.settled("20")[0].at)
 	})
 }
