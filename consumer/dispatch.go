@@ -119,11 +119,18 @@ func (s *dispatch) ended(j *job, outcome backend.Outcome) {
 func (s *dispatch) drain() {
 	s.mu.Lock()
 	s.draining = true
+	s.mu.Unlock()
+	s.withdraw()
+}
+
+// withdraw releases what has not started.
+func (s *dispatch) withdraw() {
+	s.mu.Lock()
 	unrun := s.ready
 	s.ready = nil
 	for group, queue := range s.groups {
 		unrun = append(unrun, queue[1:]...)
-		s.groups[group] = queue[:1]
+		s.groups[group] = queue[:1:1]
 	}
 	s.mu.Unlock()
 	for _, j := range unrun {

@@ -27,6 +27,7 @@ type job struct {
 	permitted bool // by the breaker
 	governing *governing
 	item      item
+	ended     chan struct{}   // closed at the end if somebody watches
 	ctx       context.Context // of the handler
 	started   time.Time
 	finished  atomic.Bool  // the outcome is decided; what the handler returns later changes nothing
@@ -224,8 +225,18 @@ func (j *job) settle(s backend.Settlement, e Event) {
 	lane.add(&j.item)
 }
 
+// watch returns a channel that is closed when the delivery is settled or left to the broker. It is called before the job is
+// dispatched.
+func (j *job) watch() <-chan struct{} {
+	j.ended = make(chan struct{})
+	return j.ended
+}
+
 // end tells that the delivery is settled, or left to the broker with outcome 0.
 func (j *job) end(outcome backend.Outcome) {
+	if j.ended != nil {
+		defer close(j.ended)
+	}
 	j.r.dispatch.ended(j, outcome)
 	if j.probing {
 		j.r.endProbe(j.permitted)

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 )
 
@@ -14,11 +15,11 @@ type room struct {
 	batch int // most places for one call
 	size  int
 
-	mu    sync.Mutex
-	free  int
-	calls int
-	due   chan struct{} // holds a token while a call may be due
-	idle  chan struct{} // made by empty, closed when all places are free
+	mu      sync.Mutex
+	free    int
+	calls   int
+	due     chan struct{} // holds a token while a call may be due
+	waiters []waiter
 }
 
 func newRoom(size, batch int) *room {
@@ -77,25 +78,33 @@ func (r *room) give(n int) {
 	defer r.mu.Unlock()
 	r.free += n
 	r.wake()
-	if r.free == r.size && r.idle != nil {
-		close(r.idle)
-		r.idle = nil
-	}
+	r.tell()
 }
 
-// empty returns a channel that is closed once nothing is held.
-func (r *room) empty() <-chan struct{} {
+// atMost returns a channel that is closed once no more than n are held.
+func (r *room) atMost(n int) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.free == r.size {
-		done := make(chan struct{})
-		close(done)
-		return done
-	}
-	if r.idle == nil {
-		r.idle = make(chan struct{})
-	}
-	return r.idle
+	w := waiter{n, make(chan struct{})}
+	r.waiters = append(r.waiters, w)
+	r.tell()
+	return w.reached
+}
+
+// tell closes the channels of those who wait for no more than what is held. It is called with r.mu held.
+func (r *room) tell() {
+	r.waiters = slices.DeleteFunc(r.waiters, func(w waiter) bool {
+		reached := r.size-r.free <= w.most
+		if reached {
+			close(w.reached)
+		}
+		return reached
+	})
+}
+
+type waiter struct {
+	most    int
+	reached chan struct{}
 }
 
 func (r *room) available() int {

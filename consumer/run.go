@@ -26,6 +26,9 @@ type run struct {
 	cancelHandlers context.CancelCauseFunc
 	timedOut       error // the cause of a handler's context whose time is up
 
+	receiving  context.Context // ends when the consumer shuts down
+	quarantine *quarantine
+
 	room     *room
 	keeper   *keeper
 	dispatch *dispatch
@@ -70,6 +73,8 @@ func newRun(ctx context.Context, c *Consumer) (*run, error) {
 func (r *run) run(ctx context.Context) error {
 	receiving, stopReceiving := context.WithCancel(ctx)
 	defer stopReceiving()
+	r.receiving = receiving
+	r.quarantine = newQuarantine(r)
 
 	r.service.Go(r.keeper.run)
 
@@ -77,7 +82,7 @@ func (r *run) run(ctx context.Context) error {
 	broken := make(chan error, r.limits.Parallel)
 	for range r.limits.Parallel {
 		intakes.Go(func() {
-			if err := r.intake(receiving); err != nil {
+			if err := r.intake(); err != nil {
 				broken <- err
 			}
 		})
@@ -112,7 +117,7 @@ func (r *run) await() error {
 	grace := time.NewTimer(r.grace)
 	defer grace.Stop()
 	select {
-	case <-r.room.empty():
+	case <-r.room.atMost(0):
 		return nil
 	case <-grace.C:
 	case <-r.c.kill:
@@ -121,7 +126,7 @@ func (r *run) await() error {
 	patience := time.NewTimer(r.settle)
 	defer patience.Stop()
 	select {
-	case <-r.room.empty():
+	case <-r.room.atMost(0):
 		return nil
 	case <-patience.C:
 	}
@@ -154,19 +159,24 @@ func (r *run) abandon() {
 	r.deaths.abandon()
 }
 
-// intake receives while there is room. It returns the error that ended the subscription, or nil when ctx ended.
-func (r *run) intake(ctx context.Context) error {
+// intake receives while there is room. It returns the error that ended the subscription, or nil when the consumer shuts
+// down.
+func (r *run) intake() error {
 	for {
+		ctx := r.quarantine.pass()
+		if ctx == nil {
+			return nil
+		}
 		n := r.room.take(ctx)
 		if n == 0 {
-			return nil
+			continue
 		}
 		probing := false
 		if b := r.c.Breaker; b != nil {
 			var ok bool
 			if ok, probing = r.awaitBreaker(ctx, b); !ok {
 				r.room.called(n)
-				return nil
+				continue
 			}
 		}
 		most := n
@@ -179,10 +189,7 @@ func (r *run) intake(ctx context.Context) error {
 			<-r.probe
 		}
 		r.accept(batch, probing)
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
+		if err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
@@ -238,7 +245,9 @@ func (r *run) accept(batch []*backend.Delivery, probing bool) {
 		r.keeper.add(jobs[i])
 		r.observe(Event{Kind: Received, Delivery: d})
 	}
-	r.dispatch.add(jobs)
+	if jobs = r.quarantine.sift(jobs); len(jobs) > 0 {
+		r.dispatch.add(jobs)
+	}
 }
 
 // sleep waits for d and reports whether it did; it returns false when ctx ended first.
