@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -270,14 +271,29 @@ func TestABreakerWithoutAPermitIsNotAskedInATightLoop(t *testing.T) {
 		require.Less(t, events.count(consumer.Released), 50)
 		breaker.RecordSuccess()
 		time.Sleep(time.Minute)
-		require.NoError(t, stop())
 		require.Equal(t, 2, events.count(consumer.Succeeded))
+
+		// The next time it begins with short pauses again.
+		for range 3 {
+			breaker.RecordError(errDeclined)
+		}
+		time.Sleep(breaker.delay)
+		require.True(t, breaker.TryAcquirePermit(), "by someone else")
+		released := events.count(consumer.Released)
+		publish(t, q.Queue, message("c"))
+		time.Sleep(time.Second)
+		require.Greater(t, events.count(consumer.Released), released+3)
+		breaker.RecordSuccess()
+		time.Sleep(time.Minute)
+		require.NoError(t, stop())
+
+		require.Len(t, seen.all(), 3)
 		for _, call := range seen.all() {
 			require.Equal(t, 1, call.attempt)
 			require.Zero(t, call.lapses)
 		}
 		granted, recorded := breaker.balance()
-		require.Equal(t, granted+3, recorded)
+		require.Equal(t, granted+6, recorded)
 	})
 }
 
@@ -381,5 +397,30 @@ func TestAProbeThatFindsNoMessageWaitsForOne(t *testing.T) {
 		require.Len(t, seen.all(), 3)
 		require.True(t, breaker.IsClosed())
 		require.NoError(t, stop())
+	})
+}
+
+func TestAProbeThatComesBackEmptyIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFaulty("orders")
+		var calls atomic.Int32
+		q.onReceive = func(ctx context.Context, max int, next receiveFunc) ([]*backend.Delivery, error) {
+			if calls.Add(1) <= 2 {
+				time.Sleep(time.Second)
+				return nil, nil
+			}
+			return next(ctx, max)
+		}
+		breaker, seen := newCircuit(), &journal{}
+		for range 3 {
+			breaker.RecordError(errDeclined)
+		}
+		c := consume(q, three, &recorder{}, seen.wrap(succeed))
+		c.Breaker = breaker
+		publish(t, q.Queue, message("m"))
+		stop := start(t, c)
+		time.Sleep(2 * time.Minute)
+		require.NoError(t, stop())
+		require.Len(t, seen.all(), 1)
 	})
 }

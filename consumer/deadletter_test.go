@@ -276,3 +276,38 @@ func TestADrainParksWhatCannotBeDeadLettered(t *testing.T) {
 		require.Equal(t, int64(1), stats(t, q.Queue).Waiting)
 	})
 }
+
+// Where the handler let the lease run out because it holds the message otherwise, there is no lease to save, and the
+// message must park all the same.
+func TestADeadLetterWithoutHeartbeatsParksToo(t *testing.T) {
+	for name, fault := range map[string]func(context.Context) error{"refused": func(context.Context) error { return errNetwork }, "hanging": hangs} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := newFaulty("orders")
+				q.lease = time.Hour
+				q.onSettle = func(ctx context.Context, batch []backend.Settlement, next settleFunc) error {
+					if batch[0].Outcome == backend.DeadLetter {
+						return fault(ctx)
+					}
+					return next(ctx, batch)
+				}
+				events := &recorder{}
+				c := consume(q, three, events, func(_ context.Context, d *backend.Delivery) error {
+					d.StopExtending()
+					time.Sleep(5 * time.Minute)
+					return policy.Permanent(errDeclined)
+				})
+				c.Lease = 30 * time.Second
+				publish(t, q.Queue, message("m"))
+				stop := start(t, c)
+				time.Sleep(5*time.Minute + 20*time.Second)
+				require.NoError(t, stop())
+				require.Positive(t, events.count(consumer.Parked))
+				require.Equal(t, backend.DeadLetter, q.outcomes("m")[0], "it is tried first")
+				for _, e := range events.of(consumer.SettleFailed) {
+					require.False(t, e.GaveUp)
+				}
+			})
+		})
+	}
+}

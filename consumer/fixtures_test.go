@@ -219,6 +219,7 @@ func (j *journal) gaps() (gaps []time.Duration) {
 type faulty struct {
 	*memory.Queue
 	limits func(*backend.Limits)
+	lease  time.Duration // how long the broker really keeps a delivery; 0 is as long as it was asked to
 
 	onReceive func(ctx context.Context, max int, next receiveFunc) ([]*backend.Delivery, error)
 	onSettle  func(ctx context.Context, batch []backend.Settlement, next settleFunc) error
@@ -266,7 +267,10 @@ func (f *faulty) Subscribe(ctx context.Context, opts backend.SubscribeOptions) (
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.opts = opts
-	if !f.Limits().LeaseExpires {
+	switch {
+	case f.lease > 0:
+		opts.Lease = f.lease
+	case !f.Limits().LeaseExpires:
 		opts.Lease = 1000 * time.Hour
 	}
 	sub, err := f.Queue.Subscribe(ctx, opts)

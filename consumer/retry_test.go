@@ -383,3 +383,24 @@ func TestMessagesAreDecidedIndependently(t *testing.T) {
 		require.Len(t, deadLetters(t, q), 1)
 	})
 }
+
+func TestDelaysCanBeWorkedOutFromTheMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := memory.New("orders", memory.Options{})
+		seen := &journal{}
+		p := policy.Policy{MaxAttempts: 5, Backoff: policy.Exponential{Base: time.Minute, Max: time.Hour}, Jitter: policy.FullJitter}
+		stop := start(t, consume(q, p, &recorder{}, seen.wrap(fail)))
+		publish(t, q, message("a"), message("b"))
+		time.Sleep(5 * time.Hour)
+		require.NoError(t, stop())
+		for _, id := range []string{"a", "b"} {
+			calls := seen.of(id)
+			require.Len(t, calls, 5)
+			for i := range 4 {
+				want := p.Decide(policy.Failure{Attempt: i + 1, MessageID: id}).Delay
+				require.Equal(t, want, calls[i+1].at.Sub(calls[i].at))
+			}
+		}
+		require.NotEqual(t, seen.of("a")[1].at, seen.of("b")[1].at, "two messages do not come back together")
+	})
+}

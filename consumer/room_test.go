@@ -99,6 +99,36 @@ func TestConcurrencyIsUsedAndKept(t *testing.T) {
 	}
 }
 
+func TestFullBatchesAreReceivedAtTheSameTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFaulty("orders")
+		q.limits = func(l *backend.Limits) { l.Parallel, l.SettleBatch = 4, 3 }
+		var calls gauge
+		q.onReceive = func(ctx context.Context, max int, next receiveFunc) ([]*backend.Delivery, error) {
+			calls.add(1)
+			defer calls.add(-1)
+			time.Sleep(time.Second)
+			return next(ctx, max)
+		}
+		c := consume(q, three, &recorder{}, func(context.Context, *backend.Delivery) error {
+			time.Sleep(10 * time.Second)
+			return nil
+		})
+		c.Concurrency = 11
+		for i := range 40 {
+			publish(t, q.Queue, message(fmt.Sprint(i)))
+		}
+		stop := start(t, c)
+		time.Sleep(1500 * time.Millisecond)
+		require.Equal(t, int64(9), stats(t, q.Queue).Leased)
+		_, most := calls.read()
+		require.Equal(t, 3, most)
+		time.Sleep(time.Second)
+		require.Equal(t, int64(11), stats(t, q.Queue).Leased, "and the rest when no other call is under way")
+		require.NoError(t, stop())
+	})
+}
+
 func TestPrefetchedMessagesWaitInHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := memory.New("orders", memory.Options{})

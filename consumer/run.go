@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redeliver/redeliver/backend"
@@ -35,7 +36,7 @@ type run struct {
 	acks     *lane // everything but dead letters, so that a dead-letter queue that hangs never delays an ack
 	deaths   *lane
 	probe    chan struct{} // held by the one delivery that tests a breaker that is not closed
-	pause    time.Duration // after a probe without a permit; guarded by the token in probe
+	pause    atomic.Int64  // after a probe without a permit, as a time.Duration; 0 while there are permits
 
 	// service are the goroutines of the keeper and the lanes. They outlive the handlers, and end before Run returns.
 	service     sync.WaitGroup
@@ -219,6 +220,7 @@ func (r *run) awaitBreaker(ctx context.Context, b Breaker) (ok, probing bool) {
 		case <-time.After(breakerPause):
 		}
 	}
+	r.pause.Store(0)
 	return ctx.Err() == nil, false
 }
 
@@ -226,13 +228,14 @@ func (r *run) awaitBreaker(ctx context.Context, b Breaker) (ok, probing bool) {
 // no permit for it, since others hold the permits then, and each further message would be received only to be released.
 func (r *run) endProbe(permitted bool) {
 	if permitted {
-		r.pause = 0
+		r.pause.Store(0)
 		<-r.probe
 		return
 	}
-	r.pause = min(max(2*r.pause, breakerPause), maxBreakerPause)
+	pause := min(max(2*time.Duration(r.pause.Load()), breakerPause), maxBreakerPause)
+	r.pause.Store(int64(pause))
 	r.service.Go(func() {
-		sleep(r.serving, r.pause)
+		sleep(r.serving, pause)
 		<-r.probe
 	})
 }

@@ -396,6 +396,7 @@ func TestSettlementsThatDoNotGetThroughAreReportedAsThat(t *testing.T) {
 		failed := events.of(consumer.SettleFailed)
 		require.Greater(t, len(failed), 3)
 		for i, e := range failed {
+			require.ErrorContains(t, e.Err, "the disk is full")
 			require.Equal(t, i == len(failed)-1, e.GaveUp, "the last one, and only that, is left to the broker")
 		}
 		n := len(events.all())
@@ -522,4 +523,38 @@ func TestAClosedQueueEndsRunAtOnce(t *testing.T) {
 		require.True(t, failed[0].GaveUp)
 		require.ErrorIs(t, failed[0].Err, backend.ErrClosed)
 	})
+}
+
+// Some brokers' polls cannot be cancelled and come back late, with messages.
+func TestWhatArrivesDuringTheDrainIsReleasedUnrun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFaulty("orders")
+		q.onReceive = func(ctx context.Context, max int, next receiveFunc) ([]*backend.Delivery, error) {
+			<-ctx.Done()
+			time.Sleep(3 * time.Second)
+			return next(context.WithoutCancel(ctx), max)
+		}
+		seen, events := &journal{}, &recorder{}
+		publish(t, q.Queue, message("m"), grouped("g", "g1"))
+		stop := start(t, consume(q, three, events, seen.wrap(succeed)))
+		synctest.Wait()
+		began := time.Now()
+		require.NoError(t, stop())
+		require.Equal(t, 3*time.Second, time.Since(began))
+		require.Empty(t, seen.all())
+		for _, id := range []string{"m", "g1"} {
+			require.Equal(t, []consumer.Kind{consumer.Received, consumer.Released}, events.kinds(id))
+			require.Equal(t, []backend.Outcome{backend.Release}, q.outcomes(id))
+		}
+	})
+}
+
+func TestTheEndOfTheContextIsNoError(t *testing.T) {
+	for range 300 {
+		synctest.Test(t, func(t *testing.T) {
+			stop := start(t, consume(newFaulty("orders"), three, &recorder{}, succeed))
+			synctest.Wait()
+			require.NoError(t, stop())
+		})
+	}
 }
