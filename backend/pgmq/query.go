@@ -60,6 +60,16 @@ func queryOnce[T any](ctx context.Context, conn *pgx.Conn, collect func(pgx.Rows
 	return value, nil
 }
 
+// planned makes a statement be planned anew each time that it runs, for what looks through the queue: a plan that was made
+// while the queue was empty reads all of it when it is full, until the server analyzes the table. It does so by the mode in
+// which pgx sends the statement, unless the pool has been given another mode than pgx's own.
+func (q *Queue) planned(args ...any) []any {
+	if !q.plansKept {
+		return args
+	}
+	return append([]any{pgx.QueryExecModeCacheDescribe}, args...)
+}
+
 // exec runs a statement whose rows do not matter.
 func (q *Queue) exec(ctx context.Context, sql string, args ...any) error {
 	_, err := query(ctx, q, func(pgx.Rows) (struct{}, error) { return struct{}{}, nil }, sql, args...)

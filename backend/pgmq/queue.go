@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redeliver/redeliver/backend"
 )
@@ -49,6 +50,8 @@ type Queue struct {
 	opts     Options
 	log      *slog.Logger
 	parallel int
+
+	plansKept bool // the pool prepares statements by name, and the server may keep their plans
 
 	mu     sync.Mutex
 	closed bool
@@ -94,19 +97,21 @@ func Open(pool *pgxpool.Pool, name string, opts Options) (*Queue, error) {
 	if opts.PollInterval == 0 {
 		opts.PollInterval = defaultPollInterval
 	}
+	config := pool.Config()
 	if opts.Parallel == 0 {
-		opts.Parallel = min(max(int(pool.Config().MaxConns)/4, 1), 4)
+		opts.Parallel = min(max(int(config.MaxConns)/4, 1), 4)
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
 	return &Queue{
-		pool:     pool,
-		name:     name,
-		dead:     opts.DeadLetterQueue,
-		opts:     opts,
-		log:      opts.Logger.With("queue", name),
-		parallel: opts.Parallel,
+		pool:      pool,
+		name:      name,
+		dead:      opts.DeadLetterQueue,
+		opts:      opts,
+		log:       opts.Logger.With("queue", name),
+		parallel:  opts.Parallel,
+		plansKept: config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement,
 	}, nil
 }
 

@@ -141,7 +141,7 @@ func (s *subscription) look(ctx context.Context, within time.Duration) (outlook,
 				}
 				return found, err
 			})
-		}, s.sql.look, within.Microseconds())
+		}, s.sql.look, s.queue.planned(within.Microseconds())...)
 	}, func(outlook) {})
 }
 
@@ -149,7 +149,7 @@ func (s *subscription) look(ctx context.Context, within time.Duration) (outlook,
 // released.
 func (s *subscription) claim(ctx context.Context, limit int) ([]*backend.Delivery, error) {
 	ds, err := detach(ctx, s, func(ctx context.Context, conn *pgxpool.Conn) ([]*delivery, error) {
-		ds, err := queryOn(ctx, conn, s.readAll, s.sql.claim, limit, micros(s.lease))
+		ds, err := queryOn(ctx, conn, s.readAll, s.sql.claim, s.queue.planned(limit, micros(s.lease))...)
 		if err != nil {
 			return nil, err
 		}
