@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -251,4 +252,22 @@ func TestACloseThatFailsIsReportedInTime(t *testing.T) {
 		require.ErrorIs(t, err, errNetwork)
 		require.ErrorContains(t, err, `queue "orders": close`)
 	})
+}
+
+func TestHandlersThatAreNilInDisguiseAreRefused(t *testing.T) {
+	for name, h := range map[string]consumer.Handler{
+		"function": consumer.HandlerFunc(nil),
+		"JSON":     consumer.JSON[int](nil),
+	} {
+		c := &consumer.Consumer{Queue: memory.New("orders", memory.Options{}), Policy: policy.Policy{MaxAttempts: 1, Backoff: policy.Fixed(time.Second)}, Handler: h}
+		require.ErrorContains(t, c.Run(t.Context()), "Handler is nil", name)
+	}
+}
+
+func TestMoreThanCanBeHeldIsRefused(t *testing.T) {
+	c := &consumer.Consumer{
+		Queue: memory.New("orders", memory.Options{}), Policy: policy.Policy{MaxAttempts: 1, Backoff: policy.Fixed(time.Second)},
+		Handler: consumer.HandlerFunc(succeed), Prefetch: math.MaxInt,
+	}
+	require.ErrorContains(t, c.Run(t.Context()), "Prefetch")
 }

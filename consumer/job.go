@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -115,7 +116,7 @@ func (j *job) refused() bool {
 	if prev := d.Failure; prev != nil && prev.DeadLetteredAt.IsZero() && prev.Error != "" {
 		f.Error, f.ErrorType, f.Stack = prev.Error, prev.ErrorType, prev.Stack
 	} else {
-		f.Error = decision.Explain()
+		_, f.Error, _ = strings.Cut(decision.Explain(), ": ")
 	}
 	j.settle(
 		backend.Settlement{Outcome: backend.DeadLetter, Failure: &f},
@@ -203,6 +204,8 @@ func (j *job) force() {
 		return
 	}
 	j.finish(cause)
+	j.r.logger.WarnContext(j.r.base, "redeliver: a handler does not return although it was cancelled, and keeps its place",
+		"queue", j.r.name, "message_id", j.d.ID, "running", time.Since(j.started), "handlers", j.r.dispatch.handlers(), "concurrency", j.r.concurrency)
 }
 
 // release gives back a delivery whose handler was not called.

@@ -14,8 +14,12 @@ import (
 
 // JSON returns a Handler that decodes the body into a T and calls handle with it. A body that does not decode will not do
 // so the next time either: it is a permanent failure. The error tells the place and what was expected there, but nothing
-// of the body, since it is logged; the decoder's own error is within reach of errors.As.
+// of the body, since it is logged; the decoder's own error is within reach of errors.As. As with json.Unmarshal, unknown
+// fields are passed over and null leaves a zero T: check what the handler cannot do without.
 func JSON[T any](handle func(ctx context.Context, v T, d *backend.Delivery) error) Handler {
+	if handle == nil {
+		return HandlerFunc(nil) // which Run refuses
+	}
 	return HandlerFunc(func(ctx context.Context, d *backend.Delivery) error {
 		var v T
 		if err := json.Unmarshal(d.Body, &v); err != nil {

@@ -120,12 +120,21 @@ func (l *lane) settle(items []*item) {
 	ctx, cancel := context.WithTimeout(l.r.base, l.timeout)
 	defer cancel()
 	err := l.r.sub.Settle(ctx, batch)
+	failed := 0
 	for i, it := range items {
-		l.settled(it, backend.ErrorAt(err, i))
+		if !l.settled(it, backend.ErrorAt(err, i)) {
+			failed++
+		}
+	}
+	if failed > 0 {
+		// One line for the batch: an outage concerns all that is in hand, several times over.
+		l.r.logger.WarnContext(l.r.base, "redeliver: settling failed", "queue", l.r.name, "messages", failed, "of", len(items),
+			"error", backend.Truncate(l.r.text(err), maxLoggedError))
 	}
 }
 
-func (l *lane) settled(it *item, err error) {
+// settled ends an item, and reports whether the call made an end of it, good or bad.
+func (l *lane) settled(it *item, err error) bool {
 	j := it.job
 	switch {
 	case err == nil:
@@ -140,7 +149,9 @@ func (l *lane) settled(it *item, err error) {
 		j.end(0)
 	default:
 		l.again(it, err)
+		return false
 	}
+	return true
 }
 
 func (l *lane) failed(it *item, err error, gaveUp bool) {

@@ -89,8 +89,12 @@ func (r *run) log(e Event) {
 		return
 	case DeadLettered:
 		level = slog.LevelError
-	case LeaseLost, SettleFailed, Parked:
+	case LeaseLost, Parked:
 		level = slog.LevelWarn
+	case SettleFailed:
+		if e.GaveUp {
+			level = slog.LevelWarn
+		}
 	}
 	if !r.logger.Enabled(r.base, level) {
 		return
