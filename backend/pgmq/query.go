@@ -14,7 +14,7 @@ const conflictTries = 20
 // query runs one statement, which is a transaction of its own, and returns what collect makes of its rows. ctx bounds it:
 // where it ends while the statement runs, the connection is closed.
 func query[T any](ctx context.Context, q *Queue, collect func(pgx.Rows) (T, error), sql string, args ...any) (T, error) {
-	conn, err := q.pool.Acquire(ctx)
+	conn, err := q.acquire(ctx)
 	if err != nil {
 		var none T
 		return none, &unsentError{err}

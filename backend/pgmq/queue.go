@@ -51,6 +51,8 @@ type Queue struct {
 	log      *slog.Logger
 	parallel int
 
+	spare spare
+
 	plansKept bool // the pool prepares statements by name, and the server may keep their plans
 
 	mu     sync.Mutex
@@ -144,7 +146,8 @@ func (q *Queue) Limits() backend.Limits {
 	}
 }
 
-// Close closes the queue's subscriptions. The pool stays open. Closing again does nothing.
+// Close closes the queue's subscriptions, and the connection beside the pool if there is one: see the package comment. The
+// pool stays open. Closing again does nothing.
 func (q *Queue) Close(ctx context.Context) error {
 	q.mu.Lock()
 	q.closed = true
@@ -154,6 +157,7 @@ func (q *Queue) Close(ctx context.Context) error {
 	for _, s := range subs {
 		errs = append(errs, s.Close(ctx))
 	}
+	q.spare.close()
 	return errors.Join(errs...)
 }
 
