@@ -29,7 +29,7 @@
 //
 //	redeliver-id       the message ID
 //	redeliver-counts   how its earlier deliveries ended: failures, snoozes, releases, waits for the dead-letter queue
-//	redeliver-failure  the record of its last failure: reason, error, attempts, first_failed_at
+//	redeliver-failure  the record of its last failure: reason, error, error_type, attempts, first_failed_at
 //
 // So a SELECT shows why each message waits:
 //

@@ -98,6 +98,8 @@ func (s *subscription) idle(ctx context.Context, w *idleness) {
 		switch {
 		case ctx.Err() != nil:
 			return
+		case err != nil && lasting(err):
+			return // the claim, which asks for more, meets the same
 		case err != nil:
 			s.backOff(ctx, w, err)
 			return

@@ -119,7 +119,7 @@ func newItem(st backend.Settlement, m *Message, index int) item {
 // tells anyway and what the next failure will tell anew.
 func retryRecord(f backend.Failure, d *backend.Delivery, m *Message) []byte {
 	f.Error = backend.Truncate(f.Error, retryErrorBytes)
-	f.Stack, f.ErrorType, f.Policy, f.Consumer = "", "", "", ""
+	f.Stack, f.Policy, f.Consumer = "", "", ""
 	if f.Origin == d.Queue {
 		f.Origin = ""
 	}

@@ -234,7 +234,7 @@ func TestErrorTextsOfAnyKindAreStored(t *testing.T) {
 		s := retry(0)
 		s.Failure = &backend.Failure{Reason: "error", Error: text, ErrorType: text, Consumer: text}
 		require.NoError(t, settle(sub, receiveOne(t, sub), s))
-		require.LessOrEqual(t, scalar[int](t, p, "SELECT pg_column_size(headers->'redeliver-failure') FROM pgmq.q_"+q.Name()), 512)
+		require.LessOrEqual(t, scalar[int](t, p, "SELECT pg_column_size(headers->'redeliver-failure') FROM pgmq.q_"+q.Name()), 1200)
 		require.NoError(t, settle(sub, receiveOne(t, sub), deadLetter(text)))
 	}
 	require.Equal(t, len(texts), count(t, p, "q_"+q.Name()+"_dlq"))
