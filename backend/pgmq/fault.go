@@ -79,5 +79,5 @@ func (q *Queue) errorf(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("pgmq: %s queue %q: %w", op, q.name, err)
+	return fmt.Errorf("pgmq: queue %q: %s: %w", q.name, op, err)
 }

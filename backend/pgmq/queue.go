@@ -25,7 +25,7 @@ type Options struct {
 
 	// PollInterval is how often an idle subscription looks for messages that other processes have sent; each look is one
 	// read of an index. Messages that come due after a delay, and those sent through this Queue, are not found by polling
-	// and do not wait for it. 0 means 200 ms.
+	// and do not wait for it. 1 ms at least; 0 means 200 ms.
 	PollInterval time.Duration
 
 	// Parallel is how many calls to Receive, and to Settle, a consumer makes at the same time; each takes a connection of
@@ -36,7 +36,10 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-const defaultPollInterval = 200 * time.Millisecond
+const (
+	defaultPollInterval = 200 * time.Millisecond
+	minPollInterval     = time.Millisecond
+)
 
 // settleBatch is how many messages one statement settles. Larger batches gain little, and lock their rows for longer.
 const settleBatch = 200
@@ -89,8 +92,8 @@ func Open(pool *pgxpool.Pool, name string, opts Options) (*Queue, error) {
 	switch {
 	case opts.DeadLetterQueue == name:
 		return nil, fmt.Errorf("pgmq: queue %q is its own dead-letter queue: name another in Options.DeadLetterQueue", name)
-	case opts.PollInterval < 0:
-		return nil, fmt.Errorf("pgmq: Options.PollInterval is %v: set a positive duration, or 0 for %v", opts.PollInterval, defaultPollInterval)
+	case opts.PollInterval != 0 && opts.PollInterval < minPollInterval:
+		return nil, fmt.Errorf("pgmq: Options.PollInterval is %v: set %v or more, or 0 for %v", opts.PollInterval, minPollInterval, defaultPollInterval)
 	case opts.Parallel < 0:
 		return nil, fmt.Errorf("pgmq: Options.Parallel is %d: set a positive number, or 0 for a quarter of the pool", opts.Parallel)
 	case pool == nil:
