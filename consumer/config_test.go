@@ -24,10 +24,14 @@ func TestAConfigurationThatIsWrongIsRefusedByName(t *testing.T) {
 		change func(*consumer.Consumer)
 		says   []string
 	}{
-		"no queue":             {func(c *consumer.Consumer) { c.Queue = nil }, []string{"Queue is nil"}},
-		"no handler":           {func(c *consumer.Consumer) { c.Handler = nil }, []string{"Handler is nil"}},
-		"no policy":            {func(c *consumer.Consumer) { c.Policy = policy.Policy{} }, []string{"Policy: ", "MaxAttempts", "Backoff"}},
-		"a curve with a fault": {func(c *consumer.Consumer) { c.Policy.Backoff = policy.Exponential{Base: -time.Second} }, []string{"Policy: ", "Backoff.Base", "-1s"}},
+		"no queue":                          {func(c *consumer.Consumer) { c.Queue = nil }, []string{"Queue is nil"}},
+		"no handler":                        {func(c *consumer.Consumer) { c.Handler = nil }, []string{"Handler is nil"}},
+		"a handler that is nil in disguise": {func(c *consumer.Consumer) { c.Handler = consumer.HandlerFunc(nil) }, []string{"Handler is nil"}},
+		"a JSON handler that is nil":        {func(c *consumer.Consumer) { c.Handler = consumer.JSON[order](nil) }, []string{"Handler is nil"}},
+		"too much concurrency":              {func(c *consumer.Consumer) { c.Concurrency = math.MaxInt }, []string{"Concurrency is 9223372036854775807"}},
+		"too much of both":                  {func(c *consumer.Consumer) { c.Concurrency, c.Prefetch = 1, math.MaxInt }, []string{"Prefetch 9223372036854775807"}},
+		"no policy":                         {func(c *consumer.Consumer) { c.Policy = policy.Policy{} }, []string{"Policy: ", "MaxAttempts", "Backoff"}},
+		"a curve with a fault":              {func(c *consumer.Consumer) { c.Policy.Backoff = policy.Exponential{Base: -time.Second} }, []string{"Policy: ", "Backoff.Base", "-1s"}},
 		"an override with faults": {func(c *consumer.Consumer) {
 			c.Overrides = map[string]policy.Policy{"bulk": {MaxAttempts: -1}}
 			c.Choose = chooseNone
@@ -164,7 +168,11 @@ func TestFatalFindingsRefuseToStart(t *testing.T) {
 		{Code: "harmless", Text: "nothing to do"},
 		{Fatal: true, Code: "retention_too_short", Text: "raise that too"},
 	}}
-	err := consume(q, three, &recorder{}, succeed).Run(t.Context())
+	logged := &logs{}
+	c := consume(q, three, &recorder{}, succeed)
+	c.Logger = logged.logger()
+	err := c.Run(t.Context())
+	require.Len(t, logged.all(), 1, "the harmless one alone: the others are the error")
 	require.ErrorContains(t, err, `consumer: queue "orders": delay_above_maximum: raise it`)
 	require.ErrorContains(t, err, `consumer: queue "orders": retention_too_short: raise that too`)
 	require.NotContains(t, err.Error(), "harmless")
@@ -252,22 +260,4 @@ func TestACloseThatFailsIsReportedInTime(t *testing.T) {
 		require.ErrorIs(t, err, errNetwork)
 		require.ErrorContains(t, err, `queue "orders": close`)
 	})
-}
-
-func TestHandlersThatAreNilInDisguiseAreRefused(t *testing.T) {
-	for name, h := range map[string]consumer.Handler{
-		"function": consumer.HandlerFunc(nil),
-		"JSON":     consumer.JSON[int](nil),
-	} {
-		c := &consumer.Consumer{Queue: memory.New("orders", memory.Options{}), Policy: policy.Policy{MaxAttempts: 1, Backoff: policy.Fixed(time.Second)}, Handler: h}
-		require.ErrorContains(t, c.Run(t.Context()), "Handler is nil", name)
-	}
-}
-
-func TestMoreThanCanBeHeldIsRefused(t *testing.T) {
-	c := &consumer.Consumer{
-		Queue: memory.New("orders", memory.Options{}), Policy: policy.Policy{MaxAttempts: 1, Backoff: policy.Fixed(time.Second)},
-		Handler: consumer.HandlerFunc(succeed), Prefetch: math.MaxInt,
-	}
-	require.ErrorContains(t, c.Run(t.Context()), "Prefetch")
 }

@@ -228,7 +228,6 @@ func (r *run) awaitBreaker(ctx context.Context, b Breaker) (ok, probing bool) {
 // no permit for it, since others hold the permits then, and each further message would be received only to be released.
 func (r *run) endProbe(permitted bool) {
 	if permitted {
-		r.pause.Store(0)
 		<-r.probe
 		return
 	}
