@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,14 +76,14 @@ func TestASettlementThatNeverGetsThroughIsLeftToTheBroker(t *testing.T) {
 			}
 			return next(ctx, batch)
 		}
-		seen, events := &journal{}, &recorder{}
+		seen, events, logged := &journal{}, &recorder{}, &logs{}
 		c := consume(q, three, events, seen.wrap(func(_ context.Context, d *backend.Delivery) error {
 			if d.Lapses > 0 {
 				broken = false
 			}
 			return nil
 		}))
-		c.Lease = 30 * time.Second
+		c.Lease, c.Logger = 30*time.Second, logged.logger()
 		publish(t, q.Queue, message("m"))
 		began := time.Now()
 		stop := start(t, c)
@@ -96,6 +99,9 @@ func TestASettlementThatNeverGetsThroughIsLeftToTheBroker(t *testing.T) {
 			require.Equal(t, i == len(failed)-1, e.GaveUp)
 			require.ErrorIs(t, e.Err, errNetwork)
 		}
+		given := slices.DeleteFunc(logged.at(slog.LevelWarn), func(line string) bool { return !strings.Contains(line, "gave_up=true") })
+		require.Len(t, given, 1)
+		require.Contains(t, given[0], "message_id=m")
 		gaveUp := events.when(consumer.SettleFailed)[len(failed)-1].Sub(began)
 		require.LessOrEqual(t, gaveUp, 30*time.Second)
 		require.Greater(t, gaveUp, 20*time.Second, "not while there is time for another try")
