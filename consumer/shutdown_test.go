@@ -558,3 +558,32 @@ func TestTheEndOfTheContextIsNoError(t *testing.T) {
 		})
 	}
 }
+
+func TestEachSettlementThatHangsAtTheEndIsGivenUpOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFaulty("orders")
+		q.limits = func(l *backend.Limits) { l.LeaseExpires, l.SettleBatch = false, 2 }
+		q.onSettle = func(ctx context.Context, _ []backend.Settlement, _ settleFunc) error { return hangs(ctx) }
+		events := &recorder{}
+		c := consume(q, three, events, succeed)
+		for i := range 10 {
+			publish(t, q.Queue, message(fmt.Sprint(i)))
+		}
+		stop := start(t, c)
+		time.Sleep(time.Second)
+		require.ErrorContains(t, stop(), "10 messages could not be settled")
+		gaveUp := map[string]int{}
+		for _, e := range events.of(consumer.SettleFailed) {
+			if e.GaveUp {
+				gaveUp[e.Delivery.ID]++
+			}
+		}
+		require.Len(t, gaveUp, 10)
+		for id, n := range gaveUp {
+			require.Equal(t, 1, n, id)
+		}
+		n := len(events.all())
+		time.Sleep(time.Hour)
+		require.Len(t, events.all(), n, "nothing happens after Run")
+	})
+}
