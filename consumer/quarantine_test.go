@@ -34,7 +34,7 @@ func TestPoisonMessageDoesNotTakeItsNeighboursWithIt(t *testing.T) {
 					ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
 					defer stop()
 					c := &consumer.Consumer{
-						Queue: handle, Concurrency: mix.concurrency, Prefetch: mix.prefetch, Observer: events, Grace: -1,
+						Queue: handle, Concurrency: mix.concurrency, Prefetch: mix.prefetch, Observer: events, Grace: -1, Logger: quiet,
 						Policy: policy.Policy{MaxAttempts: 3, Backoff: policy.Fixed(time.Second)},
 						Handler: consumer.HandlerFunc(func(ctx context.Context, d *backend.Delivery) error {
 							if d.ID == "poison" {
@@ -74,7 +74,7 @@ func TestSlowSuspectHoldsUpTheOthersForABoundedTime(t *testing.T) {
 		var mu sync.Mutex
 		handled := make(map[string]time.Duration)
 		stop := start(t, &consumer.Consumer{
-			Queue: q, Lease: time.Minute,
+			Queue: q, Lease: time.Minute, Logger: quiet,
 			Policy: policy.Policy{MaxAttempts: 3, Backoff: policy.Fixed(time.Second)},
 			Handler: consumer.HandlerFunc(func(_ context.Context, d *backend.Delivery) error {
 				if d.ID == "suspect" {
@@ -109,7 +109,7 @@ func TestShutdownReleasesAWaitingSuspect(t *testing.T) {
 		require.NoError(t, err)
 		events := &recorder{}
 		stop := start(t, &consumer.Consumer{
-			Queue: q, Lease: time.Minute, Observer: events,
+			Queue: q, Lease: time.Minute, Observer: events, Logger: quiet,
 			Policy: policy.Policy{MaxAttempts: 3, Backoff: policy.Fixed(time.Second)},
 			Handler: consumer.HandlerFunc(func(_ context.Context, d *backend.Delivery) error {
 				time.Sleep(10 * time.Second)
