@@ -404,3 +404,35 @@ func TestDelaysCanBeWorkedOutFromTheMessage(t *testing.T) {
 		require.NotEqual(t, seen.of("a")[1].at, seen.of("b")[1].at, "two messages do not come back together")
 	})
 }
+
+type declined struct{ code int }
+
+func (d declined) Error() string { return fmt.Sprint("declined with code ", d.code) }
+
+func TestTheEnvelopeNamesTheTypeOfTheCause(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		want string
+	}{
+		"plain":          {declined{7}, "consumer_test.declined"},
+		"wrapped":        {fmt.Errorf("order 7: %w", fmt.Errorf("charge: %w", declined{7})), "consumer_test.declined"},
+		"joined":         {errors.Join(declined{7}, errDeclined), "consumer_test.declined"},
+		"wrapped twice":  {fmt.Errorf("%w: %w", declined{7}, errDeclined), "consumer_test.declined"},
+		"marked":         {policy.Permanent(fmt.Errorf("order 7: %w", declined{7})), "consumer_test.declined"},
+		"a mark alone":   {policy.ErrPermanent, "*policy.mark"},
+		"a wrapped mark": {fmt.Errorf("order 7: %w", policy.ErrPermanent), "*policy.mark"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := memory.New("orders", memory.Options{})
+				p := three
+				p.MaxAttempts = 1
+				publish(t, q, message("m"))
+				stop := start(t, consume(q, p, &recorder{}, func(context.Context, *backend.Delivery) error { return c.err }))
+				synctest.Wait()
+				require.NoError(t, stop())
+				require.Equal(t, c.want, deadLetter(t, q).ErrorType)
+			})
+		})
+	}
+}
