@@ -61,16 +61,17 @@ func (r *run) choose(d *backend.Delivery) (name string) {
 }
 
 // decide asks the policy. Curves and random sources may be the user's own code: one that panics is left out.
-func (r *run) decide(p policy.Policy, f policy.Failure) (decision policy.Decision) {
+func (r *run) decide(d *policy.Decision, p *policy.Policy, f policy.Failure) {
 	defer func() {
 		if v := recover(); v != nil {
 			r.logger.ErrorContext(r.base, "redeliver: the policy's curve or random source panicked; a default curve decides",
 				"queue", r.name, "policy", p.Name, "message_id", f.MessageID, "panic", r.redact(fmt.Sprint(v)))
-			p.Backoff, p.Rand = nil, nil
-			decision = p.Decide(f)
+			plain := *p
+			plain.Backoff, plain.Rand = nil, nil
+			*d = plain.Decide(f)
 		}
 	}()
-	return p.Decide(f)
+	*d = p.Decide(f)
 }
 
 // sound returns err, or another error if err's own methods panic, as those of a nil pointer in an error variable do.

@@ -138,10 +138,10 @@ func (l *lane) settled(it *item, err error) bool {
 	j := it.job
 	switch {
 	case err == nil:
-		l.r.observe(it.event)
+		l.r.observe(&it.event)
 		j.end(it.settlement.Outcome)
 	case errors.Is(err, backend.ErrLeaseLost):
-		l.r.observe(Event{Kind: LeaseLost, Delivery: j.d, Duration: it.event.Duration, Err: err})
+		l.r.observe(&Event{Kind: LeaseLost, Delivery: j.d, Duration: it.event.Duration, Err: err})
 		j.end(0)
 	case errors.Is(err, backend.ErrSettled), errors.Is(err, backend.ErrClosed):
 		// A subscription that was closed has given back what it held.
@@ -155,7 +155,7 @@ func (l *lane) settled(it *item, err error) bool {
 }
 
 func (l *lane) failed(it *item, err error, gaveUp bool) {
-	l.r.observe(Event{
+	l.r.observe(&Event{
 		Kind: SettleFailed, Delivery: it.job.d, Reason: it.event.Reason, Decision: it.event.Decision,
 		Duration: it.event.Duration, Err: err, GaveUp: gaveUp,
 	})

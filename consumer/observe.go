@@ -67,7 +67,7 @@ type Event struct {
 	GaveUp bool
 }
 
-func (r *run) observe(e Event) {
+func (r *run) observe(e *Event) {
 	e.Queue = r.name
 	r.log(e)
 	if r.c.Observer == nil {
@@ -79,10 +79,10 @@ func (r *run) observe(e Event) {
 			r.logger.ErrorContext(r.base, "redeliver: observer panicked", "queue", r.name, "event", string(e.Kind), "panic", r.redact(fmt.Sprint(v)))
 		}
 	}()
-	r.c.Observer.Observe(r.base, e)
+	r.c.Observer.Observe(r.base, *e)
 }
 
-func (r *run) log(e Event) {
+func (r *run) log(e *Event) {
 	level := slog.LevelDebug
 	switch e.Kind {
 	case Received, Succeeded:

@@ -153,7 +153,7 @@ func count(n int, what string) string {
 func (r *run) abandon() {
 	for _, j := range r.keeper.unfinished() {
 		if !j.finished.Swap(true) {
-			r.observe(Event{Kind: Released, Delivery: j.d})
+			r.observe(&Event{Kind: Released, Delivery: j.d})
 		}
 	}
 	r.acks.abandon()
@@ -245,7 +245,7 @@ func (r *run) accept(batch []*backend.Delivery, probing bool) {
 	for i, d := range batch {
 		jobs[i] = &job{r: r, d: d, probing: probing, leaseUntil: leaseUntil}
 		r.keeper.add(jobs[i])
-		r.observe(Event{Kind: Received, Delivery: d})
+		r.observe(&Event{Kind: Received, Delivery: d})
 	}
 	if jobs = r.quarantine.sift(jobs); len(jobs) > 0 {
 		r.dispatch.add(jobs)
