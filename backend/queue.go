@@ -110,7 +110,8 @@ type Needs struct {
 type Finding struct {
 	// Fatal findings defeat the contract: a consumer does not start with one.
 	Fatal bool
-	// Code names the kind of finding, for machines: "delay_above_maximum".
+	// Code names the kind of finding, for machines: "delay_above_maximum". The error of a consumer that does not start because
+	// of "queue_not_found" or "dead_letter_queue_not_found" matches ErrQueueNotFound.
 	Code string
 	// Text says what is wrong, where, and what to do.
 	Text string

@@ -47,7 +47,8 @@ type Event struct {
 	Queue    string
 	Delivery *backend.Delivery
 
-	// Reason is why it was retried, dead-lettered or discarded. Empty for the other kinds.
+	// Reason is why it was retried, snoozed, dead-lettered, parked or discarded, or was about to be when settling failed.
+	// Empty otherwise.
 	Reason policy.Reason
 
 	// Decision is what the policy decided. Its zero value stands for deliveries that it was not asked about.
