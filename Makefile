@@ -26,7 +26,7 @@ test:
 # Without any broker, naming the tests that are skipped for want of one.
 .PHONY: unit
 unit:
-	@unset REDELIVER_POSTGRES_URL REDELIVER_REQUIRE_BROKERS
+	@unset REDELIVER_POSTGRES_URL REDELIVER_RABBIT_URL REDELIVER_REQUIRE_BROKERS
 	go test -race -timeout $(TIMEOUT) -json $(PKG) | go run ./internal/skips
 
 .PHONY: bench

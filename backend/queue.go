@@ -134,6 +134,9 @@ type Limits struct {
 	MaxDelay time.Duration
 	// Granularity is the unit to which delays are rounded up. A retry is late by that much at most, and by scheduling.
 	Granularity time.Duration
+	// Stretch is the share of its delay by which a retry may be later still, where retries of about the same delay stand in
+	// each other's way: 0.1 is a tenth.
+	Stretch float64
 	// MaxHold is the longest that a broker lets a delivery be held in all, extended or not. 0 means no limit.
 	MaxHold time.Duration
 	// Body is what the broker takes as a body.

@@ -32,7 +32,8 @@ func (c *trial) checkReturn(a arrival, w wait) {
 	if early := w.delay - a.at.Sub(w.before); early > 0 {
 		c.fail(7, "message %q came %v before its delay of %v had passed", a.ID, early, w.delay)
 	}
-	bound := c.limits.Applied(w.delay) + c.limits.Granularity + c.harness.Slack
+	applied := c.limits.Applied(w.delay)
+	bound := applied + c.limits.Granularity + time.Duration(c.limits.Stretch*float64(applied)) + c.harness.Slack
 	if took := a.at.Sub(w.after); took > bound {
 		c.fail(8, "message %q came %v after it was retried with a delay of %v; %v would not have been late", a.ID, took, w.delay, bound)
 	}

@@ -7,7 +7,8 @@ die() { note "$@"; exit 1; }
 # can_install tells whether this machine and this user can install packages.
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
-# install_packages PACKAGE... asks apt for the named packages. The package
+# install_packages PACKAGE... asks apt for the named packages, and sees to it
+# that their services are not started: we start servers of our own. The package
 # lists are fetched once a run: a fresh machine has none, an old one stale ones.
 install_packages() {
 	can_install || die "cannot install $*: needs apt-get and root; install them by hand and run again"
@@ -19,12 +20,24 @@ install_packages() {
 		"${apt[@]}" update </dev/null &>"$log" || note "apt-get update failed; going on with the lists at hand"
 		package_lists_fresh=1
 	fi
-	if ! "${apt[@]}" install --no-install-recommends "$@" </dev/null &>>"$log"; then
+	if ! without_services "${apt[@]}" install --no-install-recommends "$@" </dev/null &>>"$log"; then
 		cat "$log" >&2
 		die "apt-get could not install $*; what it said is above"
 	fi
 	rm -f "$log"
 }
+
+# without_services COMMAND... runs a command during which packages start no
+# service, unless this machine has a rule of its own about that.
+without_services() (
+	rule=/usr/sbin/policy-rc.d
+	if [ ! -e "$rule" ]; then
+		trap 'rm -f "$rule"' EXIT
+		printf '#!/bin/sh\nexit 101\n' >"$rule"
+		chmod 755 "$rule"
+	fi
+	"$@"
+)
 
 # need COMMAND PACKAGE... installs the packages unless the command is there.
 need() {

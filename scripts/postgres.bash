@@ -137,25 +137,12 @@ postgres_locate() {
 	postgres_bin=$bin
 }
 
-# as_owner COMMAND... runs a command as the owner of our clusters, since
-# PostgreSQL refuses to run as root; in a directory that this user may enter, and
-# without the lock, which a server would keep.
-as_owner() (
-	cd /
-	exec 9>&-
-	if [ "$(id -u)" = 0 ]; then
-		exec runuser -u postgres -- env LC_ALL=C "$@"
-	fi
-	exec env LC_ALL=C "$@"
-)
+# as_owner COMMAND... runs a command as the owner of our clusters.
+as_owner() { run_as postgres "$@"; }
 
-# postgres_processes prints the processes that work in our data directory: the
-# postmaster and its children, which outlive a killed one by a moment.
-postgres_processes() {
-	as_owner sh -c 'for p in /proc/[0-9]*; do
-		[ "$(readlink "$p/cwd")" != "$1" ] || echo "${p#/proc/}"
-	done' sh "$postgres_data" 2>/dev/null
-}
+# postgres_processes prints the postmaster and its children, which outlive a
+# killed one by a moment.
+postgres_processes() { processes_in postgres "$postgres_data"; }
 
 # postgres_postmaster prints the pid of our running postmaster, or nothing. The
 # pid in a file that a killed server left may belong to another program by now.

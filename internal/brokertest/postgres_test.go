@@ -107,6 +107,8 @@ type observed struct {
 	cleanups        []func()
 }
 
+func (o *observed) Name() string { return "observed" }
+
 func (o *observed) Helper() {}
 
 func (o *observed) Cleanup(f func()) { o.cleanups = append(o.cleanups, f) }
@@ -122,5 +124,7 @@ func (o *observed) Fatalf(format string, args ...any) {
 	o.Errorf(format, args...)
 	runtime.Goexit()
 }
+
+func (o *observed) FailNow() { runtime.Goexit() }
 
 func (o *observed) Fatal(args ...any) { o.Fatalf("%s", fmt.Sprint(args...)) }

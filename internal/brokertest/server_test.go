@@ -86,8 +86,15 @@ func TestPrivateLeavesNothing(t *testing.T) {
 // A test that times out or is killed never comes to its cleanup.
 func TestPrivateEndsWithItsProcess(t *testing.T) {
 	installed(t)
+	requireEndsWithItsProcess(t, "postgres")
+}
+
+// requireEndsWithItsProcess has another process start a server, kills that process,
+// and requires that nothing stays.
+func requireEndsWithItsProcess(t *testing.T, broker string) {
+	t.Helper()
 	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), holdServer+"=1")
+	child.Env = append(os.Environ(), holdServer+"="+broker)
 	out, err := child.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, child.Start())
@@ -103,7 +110,7 @@ func TestPrivateEndsWithItsProcess(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(data)
 		return os.IsNotExist(err) && !listens(port)
-	}, time.Minute, 20*time.Millisecond)
+	}, patience, 20*time.Millisecond)
 }
 
 const holdServer = "BROKERTEST_HOLD_SERVER"
@@ -111,13 +118,20 @@ const holdServer = "BROKERTEST_HOLD_SERVER"
 // TestMain makes the test binary, when it is asked to, a program that holds a
 // server until it is killed.
 func TestMain(m *testing.M) {
-	if os.Getenv(holdServer) == "" {
+	broker := os.Getenv(holdServer)
+	if broker == "" {
 		os.Exit(m.Run())
 	}
 	outcome := observe(func(tb testing.TB) {
-		s := Private(tb)
-		fmt.Println(s.port, s.data)
-		<-s.gone
+		if broker == "rabbit" {
+			s := PrivateRabbit(tb)
+			fmt.Println(s.ports[0], s.data)
+			<-s.gone
+		} else {
+			s := Private(tb)
+			fmt.Println(s.port, s.data)
+			<-s.gone
+		}
 	})
 	fmt.Println(outcome.failed)
 	os.Exit(1)

@@ -1,0 +1,78 @@
+package rabbit
+
+import (
+	"regexp"
+	"strconv"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// features is what a queue was declared with, as far as it is known.
+type features struct {
+	kind      Type // empty if it is not known
+	arguments map[string]any
+}
+
+// probe finds out what a queue was declared with. AMQP has no method that tells; but RabbitMQ refuses to declare a queue
+// again with other arguments, and says of one at a time what it is. The type that is asked for does not exist, so that
+// nothing is made should the queue be gone meanwhile. It needs the permission to configure the queue; without it, or where
+// the broker says something else, less is known.
+func (v *visit) probe(queue string) features {
+	const most = 40 // more arguments than RabbitMQ knows
+	f := features{arguments: make(map[string]any)}
+	durable, autoDelete := true, false
+	for range most {
+		args := amqp.Table{"x-queue-type": "redeliver-probe"}
+		for name, value := range f.arguments {
+			args[name] = value
+		}
+		err := v.do(func(ch *amqp.Channel) error {
+			_, err := ch.QueueDeclare(queue, durable, autoDelete, false, false, args)
+			return err
+		})
+		if code(err) != amqp.PreconditionFailed {
+			return f
+		}
+		name, value, ok := inequivalent(err.Error())
+		switch _, again := f.arguments[name]; {
+		case !ok || again:
+			return f
+		case name == "durable":
+			durable = value == "true"
+		case name == "auto_delete":
+			autoDelete = value == "true"
+		case name == "x-queue-type":
+			f.kind = Classic
+			if value != nil {
+				text, _ := value.(string)
+				f.kind = Type(text)
+			}
+			return f
+		default:
+			f.arguments[name] = value
+		}
+	}
+	return f
+}
+
+var inequivalence = regexp.MustCompile(`inequivalent arg '([^']+)' for queue .* but current is (?:(none)|the value '(.*)' of type '(\w+)'|'(.*)')"?$`)
+
+// inequivalent reads from an error which argument of a queue is another than the one asked for, and what it is: nil if there
+// is none.
+func inequivalent(text string) (name string, value any, ok bool) {
+	m := inequivalence.FindStringSubmatch(text)
+	switch {
+	case m == nil:
+		return "", nil, false
+	case m[2] != "":
+		return m[1], nil, true
+	case m[4] == "":
+		return m[1], m[5], true // of the type of the one asked for, a string
+	case m[4] == "longstr":
+		return m[1], m[3], true
+	case m[4] == "bool":
+		return m[1], m[3] == "true", true
+	}
+	n, err := strconv.ParseInt(m[3], 10, 64)
+	return m[1], n, err == nil
+}
