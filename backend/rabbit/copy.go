@@ -115,10 +115,8 @@ func (q *Queue) copy(d *backend.Delivery, m *Message) *parcel {
 // lapsed returns the copy that takes the place of a message whose delivery ended without an outcome. It waits for a moment,
 // so that the original is acked before the copy can be delivered: a consumer that died in between would leave both.
 func (q *Queue) lapsed(d *delivery) (*parcel, error) {
-	c := countsOf(&d.Delivery)
-	c.lapses++
 	p := q.copy(&d.Delivery, &d.message)
-	c.write(p.msg.Headers)
+	countsOf(&d.Delivery).write(p.msg.Headers)
 	q.park(p, q.ladder[0].delay())
 	return p, q.fit(p)
 }

@@ -3,6 +3,8 @@ package rabbit
 import (
 	"context"
 	"net"
+	"strconv"
+	"time"
 
 	"github.com/redeliver/redeliver/backend"
 )
@@ -38,5 +40,14 @@ func (q *Queue) Known() (names []string) {
 // Probe returns what the queue was found to be declared with.
 func (q *Queue) Probe(ctx context.Context) (kind Type, arguments map[string]any, err error) {
 	seen, err := q.look(ctx)
-	return seen.kind, seen.arguments, err
+	return seen.work.kind, seen.work.arguments, err
 }
+
+// Band returns the name of the band for a delay.
+func (q *Queue) Band(d time.Duration) string { return q.ladder[q.ladder.index(d)].text() }
+
+// BandLimit returns the longest delay that waits where d does.
+func (q *Queue) BandLimit(d time.Duration) time.Duration { return q.ladder[q.ladder.index(d)].delay() }
+
+// Expiration returns a delay as it is sent.
+func Expiration(d time.Duration) string { return strconv.FormatInt(expiration(d), 10) }

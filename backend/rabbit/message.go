@@ -1,6 +1,7 @@
 package rabbit
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -37,6 +38,7 @@ type Message struct {
 	sub      *subscription
 	session  *session
 	tag      uint64
+	acked    bool      // is being acked; guarded by the session's mu
 	enqueued time.Time // by the producer's clock; the receipt of the first delivery where the producer did not say
 
 	// unsure is the copy of an earlier settlement of which nobody knows yet what became of it, and unsureOf that settlement's
@@ -55,7 +57,7 @@ type delivery struct {
 type acknowledger struct{ d *delivery }
 
 func (a acknowledger) Ack(_ uint64, multiple bool) error {
-	return a.settle(multiple, func(ch *amqp.Channel, tag uint64) error { return ch.Ack(tag, false) })
+	return a.settle(multiple, ack)
 }
 
 func (a acknowledger) Nack(_ uint64, multiple, requeue bool) error {
@@ -87,7 +89,7 @@ func (s *subscription) read(ss *session, raw amqp.Delivery, now time.Time) *deli
 	d.Raw = m
 	d.Queue = s.queue.name
 	d.ID = raw.MessageId
-	d.Body = raw.Body
+	d.Body = bytes.Clone(raw.Body) // raw goes on in copies, whatever the handler does to its own
 	d.Attempt = 1
 	waits := 0
 	for name, value := range raw.Headers {

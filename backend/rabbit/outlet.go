@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -123,37 +125,50 @@ type lane struct {
 	trouble error // why nothing can be sent now
 }
 
-// consignment is parcels that were posted together.
+// consignment is parcels that are sent together.
 type consignment struct {
 	parcels []*parcel
-	sent    chan struct{}
+	sent    chan struct{} // closed when none of them is to be sent any more
 }
+
+// maxConsignment is small beside the window: the confirmations of one are claimed once all of it is sent.
+const maxConsignment = 64
+
+// largeBody is from what size on a message is sent while no other is unconfirmed. One that is larger than the broker allows
+// ends the channel, and leaves the fate of what is under way unknown.
+const largeBody = 1 << 20
+
+func (p *parcel) large() bool { return len(p.msg.Body) >= largeBody }
 
 func newLane(o *outlet) *lane {
 	return &lane{out: o, window: make(chan struct{}, window), wake: make(chan struct{}, 1)}
 }
 
-// post begins to send parcels. Each must be awaited.
+// post begins to send parcels, in their order. Each must be awaited.
 func (l *lane) post(parcels []*parcel) {
-	if len(parcels) == 0 {
-		return
-	}
-	c := &consignment{parcels: parcels, sent: make(chan struct{})}
-	for _, p := range parcels {
-		p.sent = c.sent
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
-		l.refuse(c)
-		return
+	for len(parcels) > 0 {
+		n := 1
+		for n < min(len(parcels), maxConsignment) && !parcels[0].large() && !parcels[n].large() {
+			n++
+		}
+		c := &consignment{parcels: parcels[:n], sent: make(chan struct{})}
+		parcels = parcels[n:]
+		for _, p := range c.parcels {
+			p.sent = c.sent
+		}
+		if l.closed {
+			l.refuse(c)
+			continue
+		}
+		l.queue = append(l.queue, c)
+		if !l.running {
+			l.running = true
+			l.out.work.Go(l.run)
+		}
+		signal(l.wake)
 	}
-	if !l.running {
-		l.running = true
-		l.out.work.Go(l.run)
-	}
-	l.queue = append(l.queue, c)
-	signal(l.wake)
 }
 
 // refuse ends a consignment that will not be sent, because the queue was closed.
@@ -267,8 +282,12 @@ func (l *lane) verdict(p *parcel) error {
 	// The library also denies what was still unconfirmed when the channel was closed.
 	if p.pipe.ch.IsClosed() {
 		why := p.pipe.cause()
-		if code(why) == amqp.NotFound {
+		switch {
+		case code(why) == amqp.NotFound:
 			l.out.queue.top.forget()
+		case code(why) == amqp.PreconditionFailed && p.large() && strings.Contains(why.Error(), "message size"):
+			return fmt.Errorf("%w: the body of %d bytes is larger than the broker allows: send less, or raise its max_message_size: %w",
+				backend.ErrInvalidMessage, len(p.msg.Body), why)
 		}
 		return fmt.Errorf("%w: the connection or channel ended before the broker confirmed the copy: %w", backend.ErrUnknown, why)
 	}
@@ -374,11 +393,10 @@ func (l *lane) send(life context.Context, p *parcel) (ended bool) {
 		}
 		return true
 	}
-	select {
-	case l.window <- struct{}{}:
-	case <-pipe.link.gone:
-		return false
-	case <-life.Done():
+	if p.large() {
+		defer l.release(l.reserve(life, pipe))
+	}
+	if !l.acquire(life, pipe, nil) {
 		return false
 	}
 	if !p.state.CompareAndSwap(waiting, writing) {
@@ -393,6 +411,9 @@ func (l *lane) send(life context.Context, p *parcel) (ended bool) {
 		if !p.state.CompareAndSwap(writing, written) {
 			l.out.work.Go(func() { l.claim(p) })
 		}
+		if p.large() {
+			sleep(solitude, p.confirm.Done(), life.Done())
+		}
 		return true
 	case errors.Is(err, amqp.ErrClosed) && p.state.CompareAndSwap(writing, waiting):
 		// No whole message was sent.
@@ -403,6 +424,39 @@ func (l *lane) send(life context.Context, p *parcel) (ended bool) {
 		p.state.Store(refused)
 		p.end(fmt.Errorf("%w: the connection ended while the copy was sent: %w", backend.ErrUnknown, err))
 		return true
+	}
+}
+
+// acquire takes a token of the window. It returns false if something else happens before that.
+func (l *lane) acquire(life context.Context, pipe *pipe, alarm <-chan time.Time) bool {
+	select {
+	case l.window <- struct{}{}:
+		return true
+	case <-pipe.link.gone:
+	case <-life.Done():
+	case <-alarm:
+	}
+	return false
+}
+
+// solitude is how long a large message waits to be the only one under way, and keeps others from following.
+const solitude = 5 * time.Second
+
+// reserve takes all tokens of the window but one, and so waits for what is unconfirmed. It returns how many it took.
+func (l *lane) reserve(life context.Context, pipe *pipe) int {
+	timer := time.NewTimer(solitude)
+	defer timer.Stop()
+	for n := range window - 1 {
+		if !l.acquire(life, pipe, timer.C) {
+			return n
+		}
+	}
+	return window - 1
+}
+
+func (l *lane) release(tokens int) {
+	for range tokens {
+		<-l.window
 	}
 }
 
@@ -494,4 +548,20 @@ func (p *parcel) lack(missing map[part]error) error {
 		}
 	}
 	return nil
+}
+
+// settled reports whether awaiting a parcel takes no time.
+func (p *parcel) settled() bool {
+	switch p.state.Load() {
+	case written:
+		select {
+		case <-p.confirm.Done():
+			return true
+		default:
+			return false
+		}
+	case waiting, writing:
+		return false
+	}
+	return p.ended()
 }

@@ -20,12 +20,9 @@ type features struct {
 func (v *visit) probe(queue string) features {
 	const most = 40 // more arguments than RabbitMQ knows
 	f := features{arguments: make(map[string]any)}
+	args := amqp.Table{argType: noSuchThing}
 	durable, autoDelete := true, false
 	for range most {
-		args := amqp.Table{"x-queue-type": "redeliver-probe"}
-		for name, value := range f.arguments {
-			args[name] = value
-		}
 		err := v.do(func(ch *amqp.Channel) error {
 			_, err := ch.QueueDeclare(queue, durable, autoDelete, false, false, args)
 			return err
@@ -35,25 +32,35 @@ func (v *visit) probe(queue string) features {
 		}
 		name, value, ok := inequivalent(err.Error())
 		switch _, again := f.arguments[name]; {
-		case !ok || again:
+		case !ok || again || name == argLocator:
 			return f
 		case name == "durable":
 			durable = value == "true"
 		case name == "auto_delete":
 			autoDelete = value == "true"
-		case name == "x-queue-type":
-			f.kind = Classic
-			if value != nil {
-				text, _ := value.(string)
-				f.kind = Type(text)
+		case name == argType:
+			kind, _ := value.(string)
+			if f.kind = Type(kind); kind == "" {
+				f.kind = Classic
 			}
-			return f
+			if f.kind != Quorum {
+				return f
+			}
+			// There are arguments behind the type. What does not exist now is the locator.
+			args[argType], args[argLocator] = value, noSuchThing
 		default:
-			f.arguments[name] = value
+			f.arguments[name], args[name] = value, value
 		}
 	}
 	return f
 }
+
+const (
+	argType    = "x-queue-type"
+	argLocator = "x-queue-leader-locator"
+
+	noSuchThing = "redeliver-probe"
+)
 
 var inequivalence = regexp.MustCompile(`inequivalent arg '([^']+)' for queue .* but current is (?:(none)|the value '(.*)' of type '(\w+)'|'(.*)')"?$`)
 

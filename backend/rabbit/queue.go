@@ -208,7 +208,7 @@ func Open(url, name string, opts Options) (*Queue, error) {
 // else in this package makes the two. It fails if one of them exists with other arguments.
 func (q *Queue) Create(ctx context.Context) error {
 	err := q.visit(ctx, func(v *visit) error {
-		args := amqp.Table{"x-queue-type": string(q.opts.Type)}
+		args := amqp.Table{argType: string(q.opts.Type)}
 		for _, name := range []string{q.dead, q.name} {
 			if name == q.name {
 				maps.Copy(args, q.opts.Arguments)

@@ -244,11 +244,11 @@ const (
 
 // cancel ends a consumer, and takes in what it was sent until then.
 //
-// A quorum queue counts a lapse for what it sends while it is told to end the consumer, which takes some milliseconds. So
+// Before 4.3 a quorum queue counts a lapse for what it sends while it is told to end the consumer, which takes some milliseconds. So
 // that comes when the consumer has all that it may be sent, with acks kept back so that it may not be sent more, or when
 // nothing has come for a while; and other subscriptions of this Queue give nothing back meanwhile.
 func (s *subscription) cancel(ss *session, tag string, deliveries <-chan amqp.Delivery) error {
-	if s.kind != Classic {
+	if s.kind != Classic && !ss.nack {
 		select {
 		case s.queue.calming <- struct{}{}:
 			defer func() { <-s.queue.calming }()
@@ -479,17 +479,16 @@ func (s *subscription) putBack(ds []*delivery, while time.Duration) {
 func (s *subscription) arrive(ss *session, raw amqp.Delivery) {
 	now := time.Now()
 	d := s.read(ss, raw, now)
-	ss.mu.Lock()
-	if ss.held != nil {
-		ss.held[raw.DeliveryTag] = d
-		ss.current++
+	for _, tag := range ss.hold(d) {
+		// If that fails the channel is gone, and they with it.
+		_ = ss.ch.Nack(tag, false, true)
 	}
-	ss.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if raw.Redelivered {
 		if s.kind != Quorum {
 			// Nothing but a mark tells that it was delivered before. So it is counted in a copy before anybody handles it.
+			d.Lapses++
 			s.lapsed = append(s.lapsed, d)
 			if !s.counting && !s.closed {
 				s.counting = true
@@ -568,7 +567,7 @@ func (s *subscription) countAll(ds []*delivery) ([]*delivery, error) {
 		d := sent[i]
 		if err == nil {
 			// If the channel is gone the message comes back, and is counted once more.
-			_ = d.message.session.end(&d.message, func(ch *amqp.Channel, tag uint64) error { return ch.Ack(tag, false) })
+			_ = d.message.session.end(&d.message, ack)
 			continue
 		}
 		if errors.Is(err, backend.ErrUnknown) {

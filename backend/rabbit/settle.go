@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/redeliver/redeliver/backend"
 )
 
@@ -60,12 +58,12 @@ func (s *subscription) begin(st backend.Settlement, index int) (*item, error) {
 
 // settle ends each item: its error, if any, goes to errs.
 func (s *subscription) settle(ctx context.Context, items []*item, errs []error) {
-	var copies []*item
+	var acks, copies []*item
 	for _, it := range items {
 		m := it.message
 		switch {
 		case it.Outcome == backend.Ack || it.Outcome == backend.Discard:
-			s.finish(it, m.session.end(m, ack), errs)
+			acks = append(acks, it)
 		case it.Outcome == backend.Release && m.session.nack && m.unsure == nil:
 			s.finish(it, m.session.end(m, nack), errs)
 		case m.session.gone() != nil:
@@ -74,6 +72,7 @@ func (s *subscription) settle(ctx context.Context, items []*item, errs []error) 
 			copies = append(copies, it)
 		}
 	}
+	s.acknowledge(acks, func(it *item, err error) { s.finish(it, err, errs) })
 	copies = s.move(ctx, copies, errs)
 	if len(copies) > 0 {
 		// No queue took these: somebody has deleted what was declared.
@@ -83,9 +82,6 @@ func (s *subscription) settle(ctx context.Context, items []*item, errs []error) 
 		}
 	}
 }
-
-func ack(ch *amqp.Channel, tag uint64) error  { return ch.Ack(tag, false) }
-func nack(ch *amqp.Channel, tag uint64) error { return ch.Nack(tag, false, true) }
 
 // move publishes the copies of items and acks the originals of those that the broker has confirmed. It ends the items, except
 // for those whose copies were unroutable.
@@ -128,15 +124,55 @@ func (s *subscription) move(ctx context.Context, items []*item, errs []error) (u
 	}
 	q.copies.post(copies)
 	q.graves.post(graves)
+	var done []*item // confirmed
+	flush := func() {
+		s.acknowledge(done, func(it *item, err error) {
+			if err != nil {
+				// Not wrapped: it says that nothing has changed.
+				err = fmt.Errorf("%w: the copy is there, and the message may be too: %v", backend.ErrUnknown, err)
+			}
+			s.finish(it, err, errs)
+		})
+		done = nil
+	}
 	for _, it := range ready {
+		if !it.parcel.settled() {
+			flush()
+		}
 		err := s.confirmed(ctx, it)
 		if _, is := errors.AsType[*unroutableError](err); is && !q.opts.NoDeclare {
 			unroutable = append(unroutable, it)
 			continue
 		}
+		if err == nil {
+			done = append(done, it)
+			continue
+		}
 		s.finish(it, err, errs)
 	}
+	flush()
 	return unroutable
+}
+
+// acknowledge acks the originals of items, and calls f for each with the outcome.
+func (s *subscription) acknowledge(items []*item, f func(*item, error)) {
+	for len(items) > 0 {
+		// Nearly always all came by the same channel.
+		ss := items[0].message.session
+		var these, others []*item
+		var ms []*Message
+		for _, it := range items {
+			if it.message.session == ss {
+				these, ms = append(these, it), append(ms, it.message)
+			} else {
+				others = append(others, it)
+			}
+		}
+		for i, err := range ss.acknowledge(ms) {
+			f(these[i], err)
+		}
+		items = others
+	}
 }
 
 // resume reports whether an item's copy is on its way already, from an earlier settlement.
@@ -162,7 +198,7 @@ func (s *subscription) resume(it *item) bool {
 	return false
 }
 
-// confirmed waits until the broker has an item's copy, and then acks the original.
+// confirmed waits until the broker has an item's copy.
 func (s *subscription) confirmed(ctx context.Context, it *item) error {
 	m, p := it.message, it.parcel
 	var err error
@@ -175,17 +211,10 @@ func (s *subscription) confirmed(ctx context.Context, it *item) error {
 		err = s.queue.copies.await(ctx, p)
 	}
 	m.unsure = nil
-	if err != nil {
-		if errors.Is(err, backend.ErrUnknown) && !p.ended() {
-			m.unsure, m.unsureOf = p, it.Settlement
-		}
-		return err
+	if errors.Is(err, backend.ErrUnknown) && !p.ended() {
+		m.unsure, m.unsureOf = p, it.Settlement
 	}
-	if err := m.session.end(m, ack); err != nil {
-		// Not wrapped: it says that nothing has changed.
-		return fmt.Errorf("%w: the copy is there, and the message may be too: %v", backend.ErrUnknown, err)
-	}
-	return nil
+	return err
 }
 
 // finish ends the settlement of one item.

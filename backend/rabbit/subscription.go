@@ -67,12 +67,15 @@ type session struct {
 
 	mu      sync.Mutex
 	held    map[uint64]*delivery // unsettled, by tag
-	lost    error                // why the channel is gone; nil while it is there
-	tag     string               // of the consumer, the last one
-	granted int                  // how many messages it may be sent at once
-	current int                  // how many of those that it was sent are unacked
-	starved bool                 // run waits for room
-	gate    chan struct{}        // what acks wait for, while it is not closed; nil is open
+	order   []uint64             // their tags in ascending order, from first on, and some of those that were settled
+	first   int
+	latest  uint64        // the tag of the last delivery
+	lost    error         // why the channel is gone; nil while it is there
+	tag     string        // of the consumer, the last one
+	granted int           // how many messages it may be sent at once
+	current int           // how many of those that it was sent are unacked
+	starved bool          // run waits for room
+	gate    chan struct{} // what acks wait for, while it is not closed; nil is open
 }
 
 // Subscribe begins to receive. It fails if the queue is not fit for use, see Check, and matches backend.ErrQueueNotFound if
@@ -97,7 +100,7 @@ func (q *Queue) Subscribe(ctx context.Context, opts backend.SubscribeOptions) (b
 	}
 	s := &subscription{
 		queue:    q,
-		kind:     seen.kind,
+		kind:     seen.work.kind,
 		prefetch: min(opts.MaxInFlight, maxPrefetch),
 		stopped:  make(chan struct{}),
 		done:     make(chan struct{}),
@@ -228,8 +231,74 @@ func (ss *session) goneLocked() error {
 
 // end settles a delivery on the channel that it came by, and forgets it.
 func (ss *session) end(m *Message, f func(*amqp.Channel, uint64) error) error {
-	ss.mu.Lock()
+	if err := ss.enter(); err != nil {
+		return err
+	}
 	defer ss.mu.Unlock()
+	return ss.endLocked(m, f)
+}
+
+// acknowledge acks deliveries of the session, and returns an error for each, in their order. RabbitMQ takes one ack for all
+// that it sent up to some delivery, if none of those is left unsettled.
+func (ss *session) acknowledge(ms []*Message) []error {
+	errs := make([]error, len(ms))
+	if err := ss.enter(); err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	defer ss.mu.Unlock()
+	for _, m := range ms {
+		m.acked = true
+	}
+	last, n := ss.front()
+	for i, m := range ms {
+		if n > 1 && m.tag <= last {
+			continue
+		}
+		errs[i] = ss.endLocked(m, ack)
+		m.acked = false
+	}
+	if n < 2 {
+		return errs
+	}
+	err := ss.ch.Ack(last, true)
+	for i, m := range ms {
+		if m.tag > last {
+			continue
+		}
+		errs[i] = ss.endLocked(m, func(*amqp.Channel, uint64) error { return err })
+		m.acked = false
+	}
+	return errs
+}
+
+func ack(ch *amqp.Channel, tag uint64) error  { return ch.Ack(tag, false) }
+func nack(ch *amqp.Channel, tag uint64) error { return ch.Nack(tag, false, true) }
+
+// front returns the last of the oldest deliveries that are all to be acked now, and their number.
+func (ss *session) front() (last uint64, n int) {
+	for i := ss.first; i < len(ss.order); i++ {
+		d := ss.held[ss.order[i]]
+		switch {
+		case d == nil: // settled
+			if i == ss.first {
+				ss.first++
+			}
+		case !d.message.acked:
+			return last, n
+		default:
+			last = ss.order[i]
+			n++
+		}
+	}
+	return last, n
+}
+
+// enter locks the session once it may settle deliveries. It fails if its channel is gone.
+func (ss *session) enter() error {
+	ss.mu.Lock()
 	for ss.gate != nil {
 		gate := ss.gate
 		ss.mu.Unlock()
@@ -237,8 +306,13 @@ func (ss *session) end(m *Message, f func(*amqp.Channel, uint64) error) error {
 		ss.mu.Lock()
 	}
 	if err := ss.goneLocked(); err != nil {
+		ss.mu.Unlock()
 		return err
 	}
+	return nil
+}
+
+func (ss *session) endLocked(m *Message, f func(*amqp.Channel, uint64) error) error {
 	if err := f(ss.ch, m.tag); err != nil {
 		// The library sends nothing through a channel that it knows to be closed.
 		return fmt.Errorf("%w: the channel that it came by is gone: %w", backend.ErrLeaseLost, err)
@@ -251,6 +325,29 @@ func (ss *session) end(m *Message, f func(*amqp.Channel, uint64) error) error {
 		signal(m.sub.poke)
 	}
 	return nil
+}
+
+// hold takes in a delivery. It returns the tags of those before it that the library has dropped, if it has, since they came
+// for a consumer that had ended.
+func (ss *session) hold(d *delivery) (dropped []uint64) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.held == nil {
+		return nil
+	}
+	tag := d.message.tag
+	for t := ss.latest + 1; t < tag; t++ {
+		dropped = append(dropped, t)
+	}
+	ss.latest = tag
+	ss.held[tag] = d
+	ss.current++
+	if ss.first > 2*len(ss.held)+64 {
+		ss.order = append(ss.order[:0], ss.order[ss.first:]...)
+		ss.first = 0
+	}
+	ss.order = append(ss.order, tag)
+	return dropped
 }
 
 // shut keeps acks back until open.

@@ -58,7 +58,7 @@ func (t *topology) parking(b band) string { return t.prefix + b.text() }
 // No x-expires, which would delete the messages with the queue.
 func (t *topology) parkingArguments(b band) amqp.Table {
 	return amqp.Table{
-		"x-queue-type":           string(Quorum),
+		argType:                  string(Quorum),
 		"x-message-ttl":          expiration(b.delay()),
 		"x-dead-letter-exchange": t.back,
 		"x-dead-letter-strategy": "at-least-once",
