@@ -2,7 +2,6 @@ package rabbit_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -104,10 +103,7 @@ func settle(sub backend.Subscription, d *backend.Delivery, s backend.Settlement)
 	return sub.Settle(context.Background(), []backend.Settlement{s})
 }
 
-var (
-	ack     = backend.Settlement{Outcome: backend.Ack}
-	release = backend.Settlement{Outcome: backend.Release}
-)
+var release = backend.Settlement{Outcome: backend.Release}
 
 func retry(delay time.Duration) backend.Settlement {
 	return backend.Settlement{Outcome: backend.Retry, Delay: delay, Failure: &backend.Failure{Reason: "error", Error: "boom", Attempts: 1}}
@@ -116,5 +112,3 @@ func retry(delay time.Duration) backend.Settlement {
 func deadLetter(text string) backend.Settlement {
 	return backend.Settlement{Outcome: backend.DeadLetter, Failure: &backend.Failure{Reason: "exhausted", Error: text, Attempts: 1}}
 }
-
-var _ = errors.Is
