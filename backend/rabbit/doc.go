@@ -64,13 +64,13 @@
 //
 // # Parking queues by hand
 //
-//	rabbitmqctl list_queues name messages | grep '\.retry\.v1\.'   # what waits, for how long at most
-//	rabbitmqctl delete_queue --if-empty orders.retry.v1.1100ms     # on classic queues; a quorum queue has to be looked at first
+//	rabbitmqctl list_queues name messages | grep '\.retry\.v1\.'   # what waits, and how long at most
+//	rabbitmqctl delete_queue orders.retry.v1.1100ms                 # loses what is in it
 //
-// An empty parking queue may be deleted at any time: it is declared again when it is needed. Deleting one that is not empty
-// loses the messages. To have them back at once, move them: with the shovel plugin from the parking queue to the exchange
-// orders.retry.return, keeping the routing key. Never purge. To get rid of all of it, stop the consumers, wait until the parking queues are
-// empty, delete them and the exchanges.
+// An empty parking queue may be deleted at any time: it is declared again when it is needed. RabbitMQ cannot make sure that a
+// quorum queue is empty when it deletes it, so stop the consumers before. To have waiting messages back at once, move them with the shovel
+// plugin from the parking queue to the exchange orders.retry.return, keeping their routing keys. To get rid of all of it, stop the
+// consumers, wait until nothing waits, then delete the parking queues and the exchanges.
 //
 // RabbitMQ policies that match the parking queues can break what is said here: message-ttl brings retries back early, expires and
 // max-length lose them. Keep the pattern of such policies away from \.retry\.

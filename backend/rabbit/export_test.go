@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/redeliver/redeliver/backend"
 )
 
@@ -51,3 +53,12 @@ func (q *Queue) BandLimit(d time.Duration) time.Duration { return q.ladder[q.lad
 
 // Expiration returns a delay as it is sent.
 func Expiration(d time.Duration) string { return strconv.FormatInt(expiration(d), 10) }
+
+// Count reads a header that counts.
+func Count(value any) int { return count(value) }
+
+// Text shows the value of a header.
+func Text(value any) string { return text(value) }
+
+// HeaderFrameSize returns how large the frame is held to be that holds a message's properties and headers.
+func HeaderFrameSize(msg amqp.Publishing) int { return headerFrameSize(msg) }

@@ -2,6 +2,7 @@ package rabbit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -93,6 +94,15 @@ func receive(tb testing.TB, sub backend.Subscription, n int) []*backend.Delivery
 	return got
 }
 
+var errTimeout = context.DeadlineExceeded
+
+// receiveFor receives once, for a time.
+func receiveFor(sub backend.Subscription, within time.Duration) ([]*backend.Delivery, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	return sub.Receive(ctx, 100)
+}
+
 func receiveOne(tb testing.TB, sub backend.Subscription) *backend.Delivery {
 	tb.Helper()
 	return receive(tb, sub, 1)[0]
@@ -103,7 +113,10 @@ func settle(sub backend.Subscription, d *backend.Delivery, s backend.Settlement)
 	return sub.Settle(context.Background(), []backend.Settlement{s})
 }
 
-var release = backend.Settlement{Outcome: backend.Release}
+var (
+	ack     = backend.Settlement{Outcome: backend.Ack}
+	release = backend.Settlement{Outcome: backend.Release}
+)
 
 func retry(delay time.Duration) backend.Settlement {
 	return backend.Settlement{Outcome: backend.Retry, Delay: delay, Failure: &backend.Failure{Reason: "error", Error: "boom", Attempts: 1}}
@@ -112,3 +125,5 @@ func retry(delay time.Duration) backend.Settlement {
 func deadLetter(text string) backend.Settlement {
 	return backend.Settlement{Outcome: backend.DeadLetter, Failure: &backend.Failure{Reason: "exhausted", Error: text, Attempts: 1}}
 }
+
+var errBoom = errors.New("boom")

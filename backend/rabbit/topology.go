@@ -131,6 +131,12 @@ func (q *Queue) ensure(ctx context.Context, parts ...part) map[part]error {
 	err := q.visit(ctx, func(v *visit) error {
 		for i, p := range lack {
 			err := q.declare(v, p)
+			if code(err) == amqp.NotFound && p.what == "" {
+				// The exchange that was declared once is gone.
+				if err = q.declare(v, backPart); err == nil {
+					err = q.declare(v, p)
+				}
+			}
 			switch {
 			case err == nil:
 				q.top.note(p)
