@@ -36,7 +36,7 @@ type item struct {
 }
 
 // Settle implements backend.Subscription. Each of the three ways out of the queue (archived or deleted, back, dead-lettered)
-// is one statement for up to 100 deliveries. A Discard ends as an Ack does: in the archive, or deleted with
+// is one statement for up to 200 deliveries. A Discard ends as an Ack does: in the archive, or deleted with
 // Options.DeleteOnSuccess. When a statement is refused because of one item's data, the items are settled one by one.
 func (s *subscription) Settle(ctx context.Context, batch []backend.Settlement) error {
 	if err := s.enter("settle"); err != nil {
@@ -269,8 +269,9 @@ func (s *subscription) missing(ctx context.Context, items []item, errs []error) 
 
 // finish ends the settlement of one item.
 func (s *subscription) finish(it item, err error, errs []error) {
-	it.message.gate.Unlock()
+	// In this order: an extension that finds the gate open must find the delivery settled, or it undoes a retry's delay.
 	it.delivery.EndSettle(err)
+	it.message.gate.Unlock()
 	lost := errors.Is(err, backend.ErrLeaseLost)
 	if lost {
 		it.delivery.MarkLost()
