@@ -321,3 +321,22 @@ func FuzzParseFailure(f *testing.F) {
 		require.Equal(t, first.Redrives, again.Redrives)
 	})
 }
+
+func TestEncodeKeepsAsMuchAsFitsOfATextThatNeedsEscapes(t *testing.T) {
+	f := backend.Failure{Reason: "exhausted", Origin: "orders", MessageID: "m"}
+	for name, text := range map[string]string{
+		"quotes": strings.Repeat(`"`, 20_000), "lines": strings.Repeat("x\n", 10_000), "plain": strings.Repeat("x", 20_000),
+		"separators": strings.Repeat("\u2028", 10_000),
+	} {
+		for _, budget := range []int{1 << 10, 8 << 10} {
+			f.Error, f.Stack = text, text
+			doc := f.Encode(budget)
+			require.LessOrEqual(t, len(doc), budget, name)
+			require.Greater(t, len(doc), budget-16, name)
+			got, err := backend.ParseFailure(doc)
+			require.NoError(t, err)
+			require.Empty(t, got.Stack, "%s: the stack goes before the error", name)
+			require.True(t, strings.HasPrefix(text, strings.TrimSuffix(got.Error, "…")), name)
+		}
+	}
+}

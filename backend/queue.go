@@ -60,7 +60,8 @@ type Subscription interface {
 	Settle(ctx context.Context, batch []Settlement) error
 
 	// Extend renews the leases of the batch to their full length from now. Errors are as for Settle: ErrLeaseLost for an
-	// item whose lease is gone. Where leases do not expire (Limits.LeaseExpires) it may do nothing.
+	// item whose lease is gone, ErrSettled or ErrLeaseLost for one that was settled, whose message, and the delay that it
+	// waits for, stay as they are. Where leases do not expire (Limits.LeaseExpires) it may do nothing.
 	Extend(ctx context.Context, batch []*Delivery) error
 
 	// Close stops receiving and gives back, uncharged where the broker allows, what was received and not settled. Receive
@@ -109,7 +110,8 @@ type Needs struct {
 type Finding struct {
 	// Fatal findings defeat the contract: a consumer does not start with one.
 	Fatal bool
-	// Code names the kind of finding, for machines: "delay_above_maximum".
+	// Code names the kind of finding, for machines: "delay_above_maximum". The error of a consumer that does not start because
+	// of "queue_not_found" or "dead_letter_queue_not_found" matches ErrQueueNotFound.
 	Code string
 	// Text says what is wrong, where, and what to do.
 	Text string

@@ -51,10 +51,8 @@ func (c *trial) checkEnvelope(d *backend.Delivery, reported backend.Failure, dea
 	if have, need := timeless(got), timeless(want); have != need {
 		c.fail(11, "the envelope of message %q is\n\t\t%s\n\tand should be\n\t\t%s", d.ID, have, need)
 	}
-	// Producer, broker and consumer may each use a clock of their own.
-	tolerance := time.Minute
 	for name, at := range map[string]time.Time{"first_failed_at": got.FirstFailedAt, "dead_lettered_at": got.DeadLetteredAt} {
-		if at.Before(begun.Add(-tolerance)) || at.After(time.Now().Add(tolerance)) {
+		if at.Before(begun.Add(-clockSkew)) || at.After(time.Now().Add(clockSkew)) {
 			c.fail(11, "the envelope of message %q says %s %v, while it happened after %v", d.ID, name, at, begun)
 		}
 	}

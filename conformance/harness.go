@@ -48,7 +48,8 @@ type Fixture struct {
 	// DeadLetters is Queue's dead-letter queue, opened as a queue of its own.
 	DeadLetters backend.Queue
 
-	// Publish sends to Queue. It may be nil if Queue is a backend.Publisher.
+	// Publish sends to Queue. It may be nil if Queue is a backend.Publisher. Where the broker leaves it to producers to
+	// note when they sent a message, it must do so.
 	Publish func(ctx context.Context, msgs ...backend.Message) error
 
 	// Reopen opens the same queue once more, as another process would. Optional.

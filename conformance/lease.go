@@ -21,19 +21,33 @@ func (c *trial) needsLapse() {
 	c.needs(c.limits.LeaseExpires || c.Crash != nil, "Fixture.Crash, and leases do not expire by time")
 }
 
-// lapse waits for n messages that others hold and let lapse. It looks that none comes before its lease has ended, by the
-// clock of the call that won it.
+// checkLapse compares when a message came back with when its lease ended, by the clock of the call that won or last
+// renewed it. What comes too soon breaks the given sentence.
+func (c *trial) checkLapse(sentence int, a arrival, won span, lease time.Duration) {
+	if !c.limits.LeaseExpires {
+		return
+	}
+	if early := won.begun.Add(lease).Sub(a.at); early > 0 {
+		c.fail(sentence, "message %q came to another consumer %v before its lease of %v had ended", a.ID, early, lease)
+	}
+	bound := lease + c.limits.Granularity + c.harness.Slack
+	if took := a.at.Sub(won.ended); took > bound {
+		c.fail(14, "message %q came back %v after a lease of %v began; %v would not have been late: its lease lasts longer than asked", a.ID, took, lease, bound)
+	}
+}
+
+// lapse waits for n messages that others hold and let lapse, and looks that each comes when its lease has ended.
 func (s *client) lapse(n int, held []*backend.Delivery, lease time.Duration) []*backend.Delivery {
-	end := make(map[string]time.Time)
+	wins := make(map[string]span)
 	for _, d := range held {
-		end[d.ID] = s.leased(d).begun.Add(lease)
+		wins[d.ID] = s.leased(d)
 	}
 	var got []*backend.Delivery
 	deadline := time.Now().Add(lease + patience)
 	for len(got) < n && time.Now().Before(deadline) && s.ctx.Err() == nil {
 		for _, d := range s.receive(n-len(got), time.Until(deadline)) {
-			if early := time.Until(end[d.ID]); early > 0 && s.limits.LeaseExpires {
-				s.fail(3, "message %q came to a second consumer %v before the first one's lease of %v had ended", d.ID, early, lease)
+			if won, ok := wins[d.ID]; ok {
+				s.checkLapse(3, arrival{d, time.Now()}, won, lease)
 			}
 			got = append(got, d)
 		}
@@ -125,32 +139,30 @@ func extendKeeps(c *trial) {
 	other := c.subscribe(c.reopen(), longLease)
 	arrivals := other.stream()
 
-	// What is not extended shows that the lease is as short as asked.
-	keepUntil := time.Now().Add(2*lease + lease/2)
+	// What is not extended shows that the lease is as short as asked. The others are extended until it has come, however
+	// long that takes, or their end would be taken for the fault.
+	won := c.leased(left)
+	keepUntil, giveUp := time.Now().Add(2*lease+lease/2), won.ended.Add(lease+patience)
 	tick := time.NewTicker(lease / 4)
 	defer tick.Stop()
-	lapsed := false
-	for time.Now().Before(keepUntil) {
+	for lapsed := false; !lapsed || time.Now().Before(keepUntil); {
 		select {
 		case a := <-arrivals:
-			if a.ID == left.ID {
-				lapsed = true
-				continue
+			switch {
+			case a.ID != left.ID:
+				c.early(a, lease)
+			case lapsed:
+				c.fatal(3, "message %q came twice to a consumer that holds it", a.ID)
 			}
-			c.early(a, lease)
+			lapsed = true
+			c.checkLapse(3, a, won, lease)
 		case <-tick.C:
+			if !lapsed && time.Now().After(giveUp) {
+				c.fatal(14, "a message that was not extended did not come back within %v of the end of its lease of %v", patience, lease)
+			}
 			s.extend(15, kept...)
 		case <-c.ctx.Done():
 			c.fatal(15, "the case was out of time")
-		}
-	}
-	if !lapsed {
-		a, ok := c.await(arrivals, patience)
-		if !ok {
-			c.fatal(14, "a message that was not extended did not come back within %v of the end of its lease", patience)
-		}
-		if a.ID != left.ID {
-			c.early(a, lease)
 		}
 	}
 	s.extend(15, kept...)
@@ -165,9 +177,7 @@ func extendKeeps(c *trial) {
 		}
 		for _, d := range kept {
 			if d.ID == a.ID {
-				if early := c.leased(d).begun.Add(lease).Sub(a.at); early > 0 {
-					c.fail(15, "message %q came %v before its extended lease of %v had ended", a.ID, early, lease)
-				}
+				c.checkLapse(15, a, c.leased(d), lease)
 			}
 		}
 		if !c.limits.CountsReceives {

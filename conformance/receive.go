@@ -329,7 +329,7 @@ func cancelledReceive(c *trial) {
 	})
 	for n := range receivers {
 		s := c.subscribe(c.Queue, longLease)
-		moments := rand.New(rand.NewPCG(4, uint64(n))) // #nosec G404 -- any spread will do
+		moments := rand.New(rand.NewPCG(4, uint64(n)))
 		s.spawn(func() {
 			defer working.Done()
 			for range rounds {

@@ -14,6 +14,8 @@ var retryCases = []testCase{
 	{name: "a short wait is not held up behind long ones", sentence: 8, check: shortBehindLong},
 	{name: "a delay beyond the maximum is cut to it", sentence: 8, check: beyondMaximum},
 	{name: "a retried message is whole", sentence: 9, check: retriedWhole},
+	{name: "what a handler does to a message stays with it", sentence: 9, check: scribbled},
+	{name: "the age goes on and the first times are kept", sentence: 9, check: timesKept},
 	{name: "nothing piles up with attempts", sentence: 9, check: nothingPilesUp},
 	{name: "a retry reaches only the queue that failed", sentence: 10, check: onlyTheQueue},
 	{name: "a retry carries the record of its failure", sentence: 22, check: retryRecord},
@@ -214,6 +216,42 @@ func (c *trial) sameAll(sentence int, sent map[string]backend.Message, got []*ba
 		}
 		seen[d.ID] = true
 	}
+}
+
+// scribbled writes over each delivery before it is settled.
+func scribbled(c *trial) {
+	msgs := c.messages(5)
+	sent := make(map[string]backend.Message)
+	for _, m := range msgs {
+		sent[m.ID] = m
+	}
+	c.send(msgs...)
+	s := c.subscribe(c.Queue, longLease)
+	got := s.take(5, len(msgs))
+	end := func(outcome func(*backend.Delivery) backend.Settlement, list ...*backend.Delivery) {
+		for _, d := range list {
+			for i := range d.Body {
+				d.Body[i] = 'x'
+			}
+			for name := range d.Headers {
+				d.Headers[name] = "scribbled"
+			}
+			if d.Headers != nil {
+				d.Headers["more"] = "scribbled"
+			}
+		}
+		s.settle(9, all(outcome, list)...)
+	}
+	end(deadLetter, got[0])
+	end(func(d *backend.Delivery) backend.Settlement { return retry(d, 0) }, got[1])
+	end(func(d *backend.Delivery) backend.Settlement { return snooze(d, 0) }, got[2])
+	end(func(d *backend.Delivery) backend.Settlement { return awaitDeadLetter(d, 0) }, got[3])
+	end(release, got[4])
+	got = s.take(9, len(msgs)-1)
+	c.sameAll(9, sent, got, "after a handler wrote to Body and Headers of its delivery")
+	end(deadLetter, got...)
+	dead := c.subscribe(c.DeadLetters, longLease).take(11, len(msgs))
+	c.sameAll(9, sent, dead, "in the dead-letter queue, after a handler wrote to Body and Headers of its delivery")
 }
 
 // nothingPilesUp fails a message many times with a long error, so that what accumulates would burst the broker's limits.

@@ -48,6 +48,7 @@ type state struct {
 	mu     sync.Mutex
 	latest map[string]*backend.Delivery // by message ID
 	groups map[string]string            // by message ID
+	shared map[string]backend.Message   // by ID
 
 	counting *queue // the handle that received first
 
@@ -170,6 +171,16 @@ func (s *subscription) Close(ctx context.Context) error {
 	return s.Subscription.Close(ctx)
 }
 
+// generous keeps a delivery for longer than it should, until it is extended: then for as long as it should.
+type generous struct {
+	*memory.Subscription
+	exact backend.Subscription
+}
+
+func (g generous) Extend(ctx context.Context, batch []*backend.Delivery) error {
+	return g.exact.Extend(ctx, batch)
+}
+
 // copyOf is another delivery of the same hand-over, which knows nothing of what was settled.
 func copyOf(d *backend.Delivery) *backend.Delivery {
 	return &backend.Delivery{
@@ -201,13 +212,14 @@ func harnessOf(who saboteur) conformance.Harness {
 		q := &queue{Queue: m, saboteur: who, state: &state{
 			latest:     make(map[string]*backend.Delivery),
 			groups:     make(map[string]string),
+			shared:     make(map[string]backend.Message),
 			neighbours: run,
 		}}
 		return &conformance.Fixture{
 			Queue:       q,
 			DeadLetters: m.DeadLetters(),
 			Reopen:      func(context.Context) (backend.Queue, error) { return q.open(m.Open()), nil },
-			Crash:       func(s backend.Subscription) { s.(*subscription).Subscription.(*memory.Subscription).Crash() },
+			Crash:       func(s backend.Subscription) { s.(*subscription).Subscription.(interface{ Crash() }).Crash() },
 			BreakDeadLetters: func(context.Context) (func(context.Context) error, error) {
 				m.DeadLetters().Refuse(errors.New("full"))
 				return func(context.Context) error { m.DeadLetters().Refuse(nil); return nil }, nil
@@ -395,6 +407,34 @@ var saboteurs = []saboteur{
 		},
 	},
 	{
+		name: "counts no age", sentence: 9,
+		deliver: func(_ *subscription, d *backend.Delivery) { d.Age = 0 },
+	},
+	{
+		name: "counts the age anew after a failure", sentence: 9,
+		deliver: func(_ *subscription, d *backend.Delivery) {
+			if d.Attempt > 1 {
+				d.Age = 0
+			}
+		},
+	},
+	{
+		name: "takes the receipt for the sending", sentence: 9,
+		deliver: func(_ *subscription, d *backend.Delivery) { d.FirstEnqueuedAt = d.ReceivedAt },
+	},
+	{
+		name: "shares the message with its handler", sentence: 9,
+		deliver: func(s *subscription, d *backend.Delivery) {
+			s.queue.mu.Lock()
+			defer s.queue.mu.Unlock()
+			if shared, ok := s.queue.shared[d.ID]; ok {
+				d.Body, d.Headers = shared.Body, shared.Headers
+			} else {
+				s.queue.shared[d.ID] = d.Message
+			}
+		},
+	},
+	{
 		name: "sends retries to every queue", sentence: 10,
 		settle: forward(backend.Retry, func(ctx context.Context, s *subscription, item backend.Settlement) error {
 			err := s.honest(ctx, item)
@@ -496,6 +536,21 @@ var saboteurs = []saboteur{
 		},
 	},
 	{
+		name: "quadruples the lease", sentence: 14,
+		subscribe: func(q *queue, opts backend.SubscribeOptions) (backend.Subscription, error) {
+			exact, err := q.Queue.Subscribe(context.Background(), opts)
+			if err != nil {
+				return nil, err
+			}
+			opts.Lease *= 4
+			sub, err := q.Queue.Subscribe(context.Background(), opts)
+			if err != nil {
+				return nil, err
+			}
+			return q.wrap(generous{sub.(*memory.Subscription), exact}, nil)
+		},
+	},
+	{
 		name: "accepts a stale settlement", sentence: 16,
 		settle: func(ctx context.Context, s *subscription, item backend.Settlement) error {
 			err := s.honest(ctx, item)
@@ -526,6 +581,36 @@ var saboteurs = []saboteur{
 				return err
 			}
 			return nil
+		},
+	},
+	{
+		name: "says that it extended what was settled", sentence: 17,
+		extend: func(ctx context.Context, s *subscription, batch []*backend.Delivery) error {
+			errs := make([]error, len(batch))
+			for i, d := range batch {
+				if !d.Settled() {
+					errs[i] = backend.ErrorAt(s.Subscription.Extend(ctx, batch[i:i+1]), 0)
+				}
+			}
+			return backend.NewBatchError(errs)
+		},
+	},
+	{
+		name: "lets an extension take the place of a retry's delay", sentence: 17,
+		extend: func(ctx context.Context, s *subscription, batch []*backend.Delivery) error {
+			err := s.Subscription.Extend(ctx, batch)
+			if !errors.Is(err, backend.ErrSettled) {
+				return err
+			}
+			// What is due is hidden for as long as an extension lasts.
+			hidden, failed := s.queue.Queue.Subscribe(ctx, backend.SubscribeOptions{Lease: time.Minute})
+			if failed != nil {
+				return failed
+			}
+			look, cancel := context.WithTimeout(ctx, time.Nanosecond)
+			defer cancel()
+			hidden.Receive(look, len(batch))
+			return err
 		},
 	},
 	{
@@ -601,6 +686,29 @@ var saboteurs = []saboteur{
 		},
 	},
 	{
+		name: "takes the receipt for the sending in the envelope", sentence: 22,
+		settle: forward(backend.DeadLetter, func(ctx context.Context, s *subscription, item backend.Settlement) error {
+			return s.altered(ctx, item, func(d *backend.Delivery) {
+				d.FirstEnqueuedAt = d.ReceivedAt
+				if d.Failure != nil {
+					again := *d.Failure
+					again.FirstEnqueuedAt = d.ReceivedAt
+					d.Failure = &again
+				}
+			})
+		}),
+	},
+	{
+		name: "takes the receipt for the first failure", sentence: 22,
+		settle: func(ctx context.Context, s *subscription, item backend.Settlement) error {
+			return s.altered(ctx, item, func(d *backend.Delivery) {
+				if d.Failure == nil {
+					d.Failure = &backend.Failure{FirstFailedAt: d.ReceivedAt}
+				}
+			})
+		},
+	},
+	{
 		name: "keeps no order in groups", sentence: 23,
 		publish: func(q *queue, m *backend.Message) {
 			q.mu.Lock()
@@ -640,6 +748,9 @@ func TestSaboteurs(t *testing.T) {
 				pause(context.Background(), time.Hour)
 				t.Log("reported sentences:", slices.Sorted(maps.Keys(caught)))
 				t.Log(caught[who.sentence][0])
+				if who.sentence == 14 {
+					require.Empty(t, caught[0], "leases that are not kept look like a slow machine")
+				}
 			})
 		})
 	}

@@ -14,6 +14,7 @@ var settleCases = []testCase{
 	{name: "discard removes", sentence: 13, check: discardRemoves},
 	{name: "release returns at once", sentence: 13, check: releaseReturns},
 	{name: "a second settlement fails and changes nothing", sentence: 17, check: settledTwice},
+	{name: "an extend after the settlement fails and changes nothing", sentence: 17, check: extendSettled},
 	{name: "of concurrent settlements exactly one wins", sentence: 17, check: settledConcurrently},
 	{name: "each item of a batch has its own result", sentence: 18, check: mixedBatch},
 	{name: "a settlement that makes no sense leaves the delivery open", sentence: 18, check: senseless},
@@ -115,7 +116,7 @@ func fateOf(end backend.Settlement) fate {
 }
 
 // checkFates looks for every message where it should be, and nowhere else. Held deliveries must have been settled without
-// a delay.
+// a delay, or with one that is well below patience.
 func (c *trial) checkFates(sentence int, fates map[string]fate) {
 	back, dead := 0, 0
 	for _, f := range fates {
@@ -178,6 +179,42 @@ func settledTwice(c *trial) {
 			s.refuse(17, second(got[i]), backend.ErrSettled)
 		}
 	}
+	c.checkFates(17, fates)
+}
+
+// extendSettled extends with a lease so long that a message whose delay gave way to it does not come back in time.
+func extendSettled(c *trial) {
+	n := len(everyOutcome)
+	c.send(c.messages(n + 2)...)
+	s := c.subscribe(c.Queue, longLease)
+	got := s.take(5, n+2)
+	waiting, open := got[n], got[n+1]
+	batch := []backend.Settlement{retry(waiting, glance)}
+	for i, outcome := range everyOutcome {
+		batch = append(batch, outcome(got[i]))
+	}
+	fates := map[string]fate{open.ID: fateOf(ack(open))}
+	for _, end := range batch {
+		fates[end.Delivery.ID] = fateOf(end)
+	}
+	s.settle(17, batch...)
+
+	c.calling("Extend")
+	err := s.sub.Extend(c.ctx, got)
+	for i, d := range got {
+		switch itemErr := backend.ErrorAt(err, i); {
+		case d == open && itemErr != nil:
+			c.fail(18, "Extend of message %q failed beside others that were settled: %v", d.ID, itemErr)
+		case d == open || errors.Is(itemErr, backend.ErrSettled) || errors.Is(itemErr, backend.ErrLeaseLost):
+		case itemErr != nil:
+			c.fail(17, "Extend of message %q after %s failed with %q; that should match %q or %q",
+				d.ID, fates[d.ID].outcome.Outcome, itemErr, backend.ErrSettled, backend.ErrLeaseLost)
+		case c.limits.LeaseExpires:
+			c.fail(17, "Extend of message %q after %s succeeded; it should have failed with %q or %q",
+				d.ID, fates[d.ID].outcome.Outcome, backend.ErrSettled, backend.ErrLeaseLost)
+		}
+	}
+	s.settle(17, ack(open))
 	c.checkFates(17, fates)
 }
 

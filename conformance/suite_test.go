@@ -119,6 +119,7 @@ func TestHarnessThatFails(t *testing.T) {
 				seen[v.Case] = true
 				if name != "Open panics" {
 					require.Zero(t, v.Sentence.Number, "%v", v)
+					require.Contains(t, v.String(), "The harness failed")
 				}
 			}
 		})

@@ -49,7 +49,7 @@ func (h Harness) run(ctx context.Context, one testCase) result {
 	r.violations = append(r.violations, Violation{
 		Sentence: sentence(setup),
 		Case:     one.path(),
-		Detail:   fmt.Sprintf("the machine was too slow, %d times: %s; raise Harness.Lease", attempts, r.stalled),
+		Detail:   fmt.Sprintf("tried %d times in vain: %s; if it is the machine that is slow, raise Harness.Lease", attempts, r.stalled),
 	})
 	return r
 }

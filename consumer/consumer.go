@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,9 +21,12 @@ const (
 	DefaultConcurrency   = 10
 	DefaultLease         = 30 * time.Second
 	DefaultTimeout       = 30 * time.Minute
-	DefaultGrace         = 20 * time.Second
-	DefaultSettleTimeout = 10 * time.Second
+	DefaultGrace         = 15 * time.Second
+	DefaultSettleTimeout = 5 * time.Second
 )
+
+// maxHeld bounds what a consumer may hold. More is a slip of the pen, and would overflow somewhere.
+const maxHeld = 1_000_000
 
 // minLease leaves room for three heartbeats and their replies.
 const minLease = 100 * time.Millisecond
@@ -71,7 +75,8 @@ type Consumer struct {
 	Timeout time.Duration
 
 	// Grace is how long running handlers may go on when Run's context ends, before their contexts are cancelled. The
-	// default is DefaultGrace. A negative Grace cancels them at once.
+	// default is DefaultGrace. A negative Grace cancels them at once. Run returns after Grace and two SettleTimeouts at the
+	// latest, by default within the 30 seconds that Kubernetes grants a pod.
 	Grace time.Duration
 
 	// SettleTimeout bounds one call that settles a batch. Such calls use a context of their own, so that a shutdown does
@@ -212,7 +217,7 @@ func (c *Consumer) settings() (settings, error) {
 	if c.Queue == nil {
 		fault("Queue is nil: set it to the queue to consume")
 	}
-	if c.Handler == nil {
+	if f, ok := c.Handler.(HandlerFunc); c.Handler == nil || ok && f == nil {
 		fault("Handler is nil: set it to what handles a message")
 	}
 	for _, d := range []struct {
@@ -231,6 +236,9 @@ func (c *Consumer) settings() (settings, error) {
 	}
 	if c.Prefetch < 0 {
 		fault("Prefetch is %d: it must not be negative", c.Prefetch)
+	}
+	if c.Concurrency > maxHeld || c.Prefetch > maxHeld-c.Concurrency {
+		fault("Concurrency is %d and Prefetch %d: together they must be at most %d", c.Concurrency, c.Prefetch, maxHeld)
 	}
 	if err := c.Policy.Validate(); err != nil {
 		fault("Policy: %w", err)
@@ -288,6 +296,9 @@ func (c *Consumer) preflight(ctx context.Context, s settings) error {
 	need := backend.Needs{Lease: s.lease, HandlerBound: s.timeout}
 	for _, p := range slices.AppendSeq([]policy.Policy{c.Policy}, maps.Values(c.Overrides)) {
 		need.MaxDelay = max(need.MaxDelay, p.MaxBackoff())
+		if p.MaxAttempts == 0 {
+			p.MaxAttempts = policy.Unlimited // bounded by its age alone
+		}
 		need.MaxAttempts = max(need.MaxAttempts, p.MaxAttempts)
 		need.MaxLapses = max(need.MaxLapses, p.LapseLimit())
 	}
@@ -302,7 +313,11 @@ func (c *Consumer) preflight(ctx context.Context, s settings) error {
 	var fatal []error
 	for _, f := range findings {
 		if f.Fatal {
-			fatal = append(fatal, fmt.Errorf("consumer: queue %q: %s: %s", c.Queue.Name(), f.Code, f.Text))
+			err := fmt.Errorf("consumer: queue %q: %s: %s", c.Queue.Name(), f.Code, f.Text)
+			if strings.HasSuffix(f.Code, "queue_not_found") { // the queue's own, or that of its dead letters
+				err = fmt.Errorf("%w: %w", err, backend.ErrQueueNotFound)
+			}
+			fatal = append(fatal, err)
 			continue
 		}
 		s.logger.WarnContext(ctx, "redeliver: preflight", "queue", c.Queue.Name(), "code", f.Code, "finding", f.Text)

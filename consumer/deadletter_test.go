@@ -174,11 +174,12 @@ func TestADeadLetterQueueThatHangsParksTheMessageWhileItsLeaseLasts(t *testing.T
 	for name, c := range map[string]struct {
 		limits        func(*backend.Limits)
 		settleTimeout time.Duration
+		within        time.Duration
 	}{
-		"in one batch":           {nil, 0},
-		"one by one":             {func(l *backend.Limits) { l.SettleBatch = 1 }, 0},
-		"with a patient timeout": {nil, time.Hour},
-		"where leases last":      {func(l *backend.Limits) { l.LeaseExpires = false }, 0},
+		"in one batch":           {nil, 0, 29 * time.Second},
+		"one by one":             {func(l *backend.Limits) { l.SettleBatch = 1 }, 0, 29 * time.Second},
+		"with a patient timeout": {nil, time.Hour, 29 * time.Second},
+		"where leases last":      {func(l *backend.Limits) { l.LeaseExpires = false }, 0, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -198,7 +199,7 @@ func TestADeadLetterQueueThatHangsParksTheMessageWhileItsLeaseLasts(t *testing.T
 					publish(t, q.Queue, message(fmt.Sprint(i)))
 				}
 				stop := start(t, con)
-				time.Sleep(29 * time.Second)
+				time.Sleep(c.within)
 				for i := range 10 {
 					kinds := events.kinds(fmt.Sprint(i))
 					require.Contains(t, kinds, consumer.Parked)
@@ -274,4 +275,39 @@ func TestADrainParksWhatCannotBeDeadLettered(t *testing.T) {
 		require.Equal(t, 1, events.count(consumer.Parked))
 		require.Equal(t, int64(1), stats(t, q.Queue).Waiting)
 	})
+}
+
+// Where the handler let the lease run out because it holds the message otherwise, there is no lease to save, and the
+// message must park all the same.
+func TestADeadLetterWithoutHeartbeatsParksToo(t *testing.T) {
+	for name, fault := range map[string]func(context.Context) error{"refused": func(context.Context) error { return errNetwork }, "hanging": hangs} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := newFaulty("orders")
+				q.lease = time.Hour
+				q.onSettle = func(ctx context.Context, batch []backend.Settlement, next settleFunc) error {
+					if batch[0].Outcome == backend.DeadLetter {
+						return fault(ctx)
+					}
+					return next(ctx, batch)
+				}
+				events := &recorder{}
+				c := consume(q, three, events, func(_ context.Context, d *backend.Delivery) error {
+					d.StopExtending()
+					time.Sleep(5 * time.Minute)
+					return policy.Permanent(errDeclined)
+				})
+				c.Lease = 30 * time.Second
+				publish(t, q.Queue, message("m"))
+				stop := start(t, c)
+				time.Sleep(5*time.Minute + 20*time.Second)
+				require.NoError(t, stop())
+				require.Positive(t, events.count(consumer.Parked))
+				require.Equal(t, backend.DeadLetter, q.outcomes("m")[0], "it is tried first")
+				for _, e := range events.of(consumer.SettleFailed) {
+					require.False(t, e.GaveUp)
+				}
+			})
+		})
+	}
 }

@@ -21,26 +21,27 @@ func newDispatch(r *run) *dispatch {
 	return &dispatch{r: r, groups: make(map[string][]*job)}
 }
 
-// add takes a delivery that was received.
-func (s *dispatch) add(j *job) {
+// add takes the deliveries of one batch, under one lock: the first of a group must not end before the others are known.
+func (s *dispatch) add(jobs []*job) {
 	s.mu.Lock()
 	if s.draining {
 		s.mu.Unlock()
-		j.release()
+		for _, j := range jobs {
+			j.release()
+		}
 		return
 	}
-	if group := j.d.Group; group != "" {
-		queue := append(s.groups[group], j)
-		s.groups[group] = queue
-		if len(queue) > 1 {
-			s.mu.Unlock()
-			return
+	defer s.mu.Unlock()
+	for _, j := range jobs {
+		if group := j.d.Group; group != "" {
+			s.groups[group] = append(s.groups[group], j)
+			if len(s.groups[group]) > 1 {
+				continue
+			}
 		}
-	}
-	start := s.enqueue(j)
-	s.mu.Unlock()
-	if start {
-		go j.run()
+		if s.enqueue(j) {
+			go j.run()
+		}
 	}
 }
 
@@ -118,11 +119,18 @@ func (s *dispatch) ended(j *job, outcome backend.Outcome) {
 func (s *dispatch) drain() {
 	s.mu.Lock()
 	s.draining = true
+	s.mu.Unlock()
+	s.withdraw()
+}
+
+// withdraw releases what has not started.
+func (s *dispatch) withdraw() {
+	s.mu.Lock()
 	unrun := s.ready
 	s.ready = nil
 	for group, queue := range s.groups {
 		unrun = append(unrun, queue[1:]...)
-		s.groups[group] = queue[:1]
+		s.groups[group] = queue[:1:1]
 	}
 	s.mu.Unlock()
 	for _, j := range unrun {

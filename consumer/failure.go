@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -62,16 +61,17 @@ func (r *run) choose(d *backend.Delivery) (name string) {
 }
 
 // decide asks the policy. Curves and random sources may be the user's own code: one that panics is left out.
-func (r *run) decide(p policy.Policy, f policy.Failure) (decision policy.Decision) {
+func (r *run) decide(d *policy.Decision, p *policy.Policy, f policy.Failure) {
 	defer func() {
 		if v := recover(); v != nil {
 			r.logger.ErrorContext(r.base, "redeliver: the policy's curve or random source panicked; a default curve decides",
 				"queue", r.name, "policy", p.Name, "message_id", f.MessageID, "panic", r.redact(fmt.Sprint(v)))
-			p.Backoff, p.Rand = nil, nil
-			decision = p.Decide(f)
+			plain := *p
+			plain.Backoff, plain.Rand = nil, nil
+			*d = plain.Decide(f)
 		}
 	}()
-	return p.Decide(f)
+	*d = p.Decide(f)
 }
 
 // sound returns err, or another error if err's own methods panic, as those of a nil pointer in an error variable do.
@@ -85,7 +85,8 @@ func sound(err error) (checked error) {
 		}
 	}()
 	_ = err.Error()
-	_ = errors.Is(err, context.Canceled)
+	_ = errors.Is(err, ErrShutdown)
+	_ = errors.As(err, new(*PanicError))
 	_, _ = policy.Hint(err)
 	return err
 }
@@ -105,12 +106,12 @@ func (r *run) redact(text string) (redacted string) {
 	return r.c.Redact(text)
 }
 
-// errorType names the outermost type in the error's chain that says something: not a wrapper of the standard library's or
-// of package policy's.
+// errorType names the outermost type in the error's chain that says something: not a wrapper of the standard library's, of
+// package policy's or of JSON's.
 func errorType(err error) (name string) {
 	for err != nil {
 		name = fmt.Sprintf("%T", err)
-		if !strings.HasPrefix(name, "*fmt.wrap") && !strings.HasPrefix(name, "*policy.") && name != "*errors.joinError" {
+		if !strings.HasPrefix(name, "*fmt.wrap") && !strings.HasPrefix(name, "*policy.") && name != "*errors.joinError" && name != "*consumer.decodeError" {
 			return name
 		}
 		switch e := err.(type) {

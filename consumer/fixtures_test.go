@@ -219,6 +219,7 @@ func (j *journal) gaps() (gaps []time.Duration) {
 type faulty struct {
 	*memory.Queue
 	limits func(*backend.Limits)
+	lease  time.Duration // how long the broker really keeps a delivery; 0 is as long as it was asked to
 
 	onReceive func(ctx context.Context, max int, next receiveFunc) ([]*backend.Delivery, error)
 	onSettle  func(ctx context.Context, batch []backend.Settlement, next settleFunc) error
@@ -263,13 +264,19 @@ func (f *faulty) Limits() backend.Limits {
 }
 
 func (f *faulty) Subscribe(ctx context.Context, opts backend.SubscribeOptions) (backend.Subscription, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.opts = opts
+	switch {
+	case f.lease > 0:
+		opts.Lease = f.lease
+	case !f.Limits().LeaseExpires:
+		opts.Lease = 1000 * time.Hour
+	}
 	sub, err := f.Queue.Subscribe(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.opts = opts
 	return &faultySubscription{Subscription: sub, f: f}, nil
 }
 

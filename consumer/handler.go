@@ -2,14 +2,12 @@ package consumer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
 
 	"github.com/redeliver/redeliver/backend"
-	"github.com/redeliver/redeliver/policy"
 )
 
 // Handler handles one delivery. The package comment tells what its end means. It is called concurrently, for different
@@ -28,18 +26,6 @@ func (f HandlerFunc) Handle(ctx context.Context, d *backend.Delivery) error {
 		return errors.New("consumer: the handler is a nil HandlerFunc")
 	}
 	return f(ctx, d)
-}
-
-// JSON returns a Handler that decodes the body into a T and calls handle with it. A body that does not decode will not do
-// so the next time either: it is a permanent failure.
-func JSON[T any](handle func(ctx context.Context, v T, d *backend.Delivery) error) Handler {
-	return HandlerFunc(func(ctx context.Context, d *backend.Delivery) error {
-		var v T
-		if err := json.Unmarshal(d.Body, &v); err != nil {
-			return policy.Permanent(fmt.Errorf("consumer: body does not decode into %T: %w", v, err))
-		}
-		return handle(ctx, v, d)
-	})
 }
 
 // TimeoutError says that a handler outlived Consumer.Timeout. It matches context.DeadlineExceeded.

@@ -438,3 +438,23 @@ func TestHeartbeatsGoOnDuringTheGrace(t *testing.T) {
 		require.Zero(t, stats(t, q.Queue))
 	})
 }
+
+func TestALostLeaseIsNotExtendedWhileTheHandlerIsDeaf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFaulty("orders")
+		q.lease = time.Hour
+		q.onExtend = lostTo("m")
+		events := &recorder{}
+		c := consume(q, three, events, func(context.Context, *backend.Delivery) error {
+			time.Sleep(45 * time.Second)
+			return errDeclined
+		})
+		c.Lease = 30 * time.Second
+		publish(t, q.Queue, message("m"))
+		stop := start(t, c)
+		time.Sleep(time.Minute)
+		require.NoError(t, stop())
+		require.Len(t, q.extensions("m"), 1)
+		require.Equal(t, []consumer.Kind{consumer.Received, consumer.LeaseLost}, events.kinds("m"))
+	})
+}

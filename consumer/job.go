@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -24,7 +25,10 @@ type job struct {
 	cancel     context.CancelCauseFunc // of the running handler
 	deadline   time.Time               // of the running handler
 
+	permitted bool // by the breaker
 	governing *governing
+	item      item
+	ended     chan struct{}   // closed at the end if somebody watches
 	ctx       context.Context // of the handler
 	started   time.Time
 	finished  atomic.Bool  // the outcome is decided; what the handler returns later changes nothing
@@ -39,17 +43,19 @@ func (j *job) run() {
 		r.dispatch.returned()
 		return
 	}
-	if b := r.c.Breaker; b != nil && !b.TryAcquirePermit() {
-		r.dispatch.returned()
-		j.release()
-		return
+	if b := r.c.Breaker; b != nil {
+		if !b.TryAcquirePermit() {
+			r.dispatch.returned()
+			j.release()
+			return
+		}
+		j.permitted = true
 	}
 	j.d.Last = j.governing.policy.IsLast(j.d.Attempt)
 
 	held, cancel := context.WithCancelCause(r.handlers)
 	defer cancel(nil)
-	timeout := &TimeoutError{Timeout: r.timeout}
-	ctx, stop := context.WithTimeoutCause(held, r.timeout, timeout)
+	ctx, stop := context.WithTimeoutCause(held, r.timeout, r.timedOut)
 	defer stop()
 	j.ctx, j.started = ctx, time.Now()
 	j.parts.Add(1)
@@ -75,46 +81,61 @@ func (j *job) run() {
 // its policy allows.
 func (j *job) refused() bool {
 	d := j.d
-	if d.DeadLetterWaits > 0 {
-		j.finished.Store(true)
-		j.r.keeper.remove(j)
-		f := d.Failure
-		if f == nil {
-			f = &backend.Failure{
-				Reason: string(policy.ReasonError), Error: "consumer: the record of the failure was lost while the message waited for its dead-letter queue",
-				Attempts: d.Attempt - 1, Lapses: d.Lapses, Policy: j.governing.name, Consumer: j.r.host,
-			}
-		}
-		reason := policy.Reason(f.Reason)
-		if !slices.Contains(policy.Reasons(), reason) {
-			// It came with the message, and whoever can write there must not invent labels of metrics.
-			reason = policy.ReasonError
-		}
-		j.settle(
-			backend.Settlement{Outcome: backend.DeadLetter, Failure: f},
-			Event{Kind: DeadLettered, Reason: reason, Err: errors.New(f.Error)})
+	switch {
+	case d.DeadLetterWaits > 0:
+		j.bury()
 		return true
+	case d.Attempt <= 1 && d.Lapses == 0:
+		return false // the road of nearly all
+	default:
+		return j.turnedAway()
 	}
+}
+
+// bury dead-letters a delivery that has failed for good before.
+func (j *job) bury() {
+	j.finished.Store(true)
+	j.r.keeper.remove(j)
+	d := j.d
+	f := d.Failure
+	if f == nil {
+		f = &backend.Failure{
+			Reason: string(policy.ReasonError), Error: "consumer: the record of the failure was lost while the message waited for its dead-letter queue",
+			Attempts: d.Attempt - 1, Lapses: d.Lapses, Policy: j.governing.name, Consumer: j.r.host,
+		}
+	}
+	e := &j.item.event
+	e.Kind, e.Reason, e.Err = DeadLettered, policy.Reason(f.Reason), errors.New(f.Error)
+	if !slices.Contains(policy.Reasons(), e.Reason) {
+		// It came with the message, and whoever can write there must not invent labels of metrics.
+		e.Reason = policy.ReasonError
+	}
+	j.settle(backend.Settlement{Outcome: backend.DeadLetter, Failure: f})
+}
+
+// turnedAway dead-letters a delivery that its policy does not admit.
+func (j *job) turnedAway() bool {
+	d, p := j.d, &j.governing.policy
 	receipt := policy.Receipt{Attempt: d.Attempt, Lapses: d.Lapses}
 	if j.r.limits.CountsReceives {
 		// One number stands for failures and lapses there, so only what exceeds both maxima together is surely too much.
-		receipt.Attempt = max(1, d.Attempt-j.governing.policy.LapseLimit())
+		receipt.Attempt = max(1, d.Attempt-p.LapseLimit())
 	}
-	decision, ok := j.governing.policy.Admit(receipt)
+	decision, ok := p.Admit(receipt)
 	if ok {
 		return false
 	}
 	j.finished.Store(true)
 	j.r.keeper.remove(j)
-	f := backend.Failure{Reason: string(decision.Reason), Attempts: d.Attempt - 1, Lapses: d.Lapses, Policy: j.governing.name, Consumer: j.r.host}
+	f := &backend.Failure{Reason: string(decision.Reason), Attempts: d.Attempt - 1, Lapses: d.Lapses, Policy: j.governing.name, Consumer: j.r.host}
 	if prev := d.Failure; prev != nil && prev.DeadLetteredAt.IsZero() && prev.Error != "" {
 		f.Error, f.ErrorType, f.Stack = prev.Error, prev.ErrorType, prev.Stack
 	} else {
-		f.Error = decision.Explain()
+		_, f.Error, _ = strings.Cut(decision.Explain(), ": ")
 	}
-	j.settle(
-		backend.Settlement{Outcome: backend.DeadLetter, Failure: &f},
-		Event{Kind: DeadLettered, Reason: decision.Reason, Decision: decision, Err: errors.New(f.Error)})
+	e := &j.item.event
+	e.Kind, e.Reason, e.Decision, e.Err = DeadLettered, decision.Reason, decision, errors.New(f.Error)
+	j.settle(backend.Settlement{Outcome: backend.DeadLetter, Failure: f})
 	return true
 }
 
@@ -123,9 +144,9 @@ func (j *job) finish(err error) {
 	if j.finished.Swap(true) {
 		return
 	}
-	r, d := j.r, j.d
+	r, d, e := j.r, j.d, &j.item.event
 	// Before the heartbeat is awaited: what happens during that wait is not the handler's.
-	e := Event{Duration: time.Since(j.started), Err: err}
+	e.Duration, e.Err = time.Since(j.started), err
 	cause := context.Cause(j.ctx)
 	lost := r.keeper.remove(j)
 	switch {
@@ -136,21 +157,22 @@ func (j *job) finish(err error) {
 	case err == nil:
 		// Also after a lost lease: the backend's fence tells whether the success still counts.
 		e.Kind = Succeeded
-		j.settle(backend.Settlement{Outcome: backend.Ack}, e)
+		j.settle(backend.Settlement{Outcome: backend.Ack})
 	case lost != nil:
 		e.Kind, e.Delivery, e.Err = LeaseLost, d, lost
 		r.observe(e)
 		j.end(0)
 	case errors.Is(cause, ErrShutdown) && (errors.Is(err, context.Canceled) || errors.Is(err, ErrShutdown)):
 		e.Kind = Released
-		j.settle(backend.Settlement{Outcome: backend.Release}, e)
+		j.settle(backend.Settlement{Outcome: backend.Release})
 	default:
-		j.fail(err, cause, e)
+		j.fail(err, cause)
 	}
 }
 
-func (j *job) fail(err, cause error, e Event) {
-	r, d := j.r, j.d
+// fail settles as the policy decides.
+func (j *job) fail(err, cause error) {
+	r, d, e := j.r, j.d, &j.item.event
 	kind := policy.ReasonError
 	var stack string
 	var timeout *TimeoutError
@@ -164,31 +186,28 @@ func (j *job) fail(err, cause error, e Event) {
 			err = &TimeoutError{Timeout: timeout.Timeout, Err: err}
 		}
 	}
-	failure := policy.Failure{
+	r.decide(&e.Decision, &j.governing.policy, policy.Failure{
 		Attempt: d.Attempt, Err: err, Cause: kind, MessageID: d.ID, Snoozes: d.Snoozes,
 		Age: d.Age + time.Since(d.ReceivedAt),
-	}
-	decision := r.decide(j.governing.policy, failure)
-	e.Err, e.Reason, e.Decision = err, decision.Reason, decision
-	record := &backend.Failure{
-		Reason: string(decision.Reason), Error: r.text(err), ErrorType: errorType(err), Stack: r.redact(stack),
+	})
+	e.Err, e.Reason = err, e.Decision.Reason
+	s := backend.Settlement{Failure: &backend.Failure{
+		Reason: string(e.Reason), Error: r.text(err), ErrorType: errorType(err), Stack: r.redact(stack),
 		Attempts: d.Attempt, Lapses: d.Lapses, Policy: j.governing.name, Consumer: r.host,
-	}
-	switch decision.Action {
+	}}
+	switch e.Decision.Action {
 	case policy.ActionRetry:
-		e.Kind, e.Delay, e.Applied = Retried, decision.Delay, r.limits.Applied(decision.Delay)
-		s := backend.Settlement{Outcome: backend.Retry, Delay: decision.Delay, Failure: record}
-		if decision.Uncharged {
+		e.Kind, e.Delay, e.Applied = Retried, e.Decision.Delay, r.limits.Applied(e.Decision.Delay)
+		s.Outcome, s.Delay = backend.Retry, e.Decision.Delay
+		if e.Decision.Uncharged {
 			e.Kind, s.Uncharged, s.Failure = Snoozed, true, nil
 		}
-		j.settle(s, e)
 	case policy.ActionDiscard:
-		e.Kind = Discarded
-		j.settle(backend.Settlement{Outcome: backend.Discard}, e)
+		e.Kind, s.Outcome, s.Failure = Discarded, backend.Discard, nil
 	default:
-		e.Kind = DeadLettered
-		j.settle(backend.Settlement{Outcome: backend.DeadLetter, Failure: record}, e)
+		e.Kind, s.Outcome = DeadLettered, backend.DeadLetter
 	}
+	j.settle(s)
 }
 
 // force decides for a handler that was cancelled and does not return.
@@ -198,6 +217,8 @@ func (j *job) force() {
 		return
 	}
 	j.finish(cause)
+	j.r.logger.WarnContext(j.r.base, "redeliver: a handler does not return although it was cancelled, and keeps its place",
+		"queue", j.r.name, "message_id", j.d.ID, "running", time.Since(j.started), "handlers", j.r.dispatch.handlers(), "concurrency", j.r.concurrency)
 }
 
 // release gives back a delivery whose handler was not called.
@@ -206,24 +227,36 @@ func (j *job) release() {
 		return
 	}
 	j.r.keeper.remove(j)
-	j.settle(backend.Settlement{Outcome: backend.Release}, Event{Kind: Released})
+	j.item.event.Kind = Released
+	j.settle(backend.Settlement{Outcome: backend.Release})
 }
 
-// settle sends the settlement on its way; e tells of it once the broker has confirmed it.
-func (j *job) settle(s backend.Settlement, e Event) {
-	s.Delivery, e.Delivery = j.d, j.d
+// settle sends the settlement on its way; the item's event tells of it once the broker has confirmed it.
+func (j *job) settle(s backend.Settlement) {
+	s.Delivery, j.item.event.Delivery = j.d, j.d
 	lane := j.r.acks
 	if s.Outcome == backend.DeadLetter {
 		lane = j.r.deaths
 	}
-	lane.add(&item{job: j, settlement: s, event: e})
+	j.item.job, j.item.settlement = j, s
+	lane.add(&j.item)
+}
+
+// watch returns a channel that is closed when the delivery is settled or left to the broker. It is called before the job is
+// dispatched.
+func (j *job) watch() <-chan struct{} {
+	j.ended = make(chan struct{})
+	return j.ended
 }
 
 // end tells that the delivery is settled, or left to the broker with outcome 0.
 func (j *job) end(outcome backend.Outcome) {
+	if j.ended != nil {
+		defer close(j.ended)
+	}
 	j.r.dispatch.ended(j, outcome)
 	if j.probing {
-		<-j.r.probe
+		j.r.endProbe(j.permitted)
 	}
 	j.part()
 }

@@ -102,6 +102,12 @@ func (l *lane) take() []*item {
 	if len(l.pending) == 0 {
 		l.pending = nil
 	}
+	if len(l.pending) < l.r.limits.SettleBatch {
+		select {
+		case <-l.full: // no batch is full any more
+		default:
+		}
+	}
 	l.start()
 	return batch
 }
@@ -114,19 +120,28 @@ func (l *lane) settle(items []*item) {
 	ctx, cancel := context.WithTimeout(l.r.base, l.timeout)
 	defer cancel()
 	err := l.r.sub.Settle(ctx, batch)
+	failed := 0
 	for i, it := range items {
-		l.settled(it, backend.ErrorAt(err, i))
+		if !l.settled(it, backend.ErrorAt(err, i)) {
+			failed++
+		}
+	}
+	if failed > 0 {
+		// One line for the batch: an outage concerns all that is in hand, several times over.
+		l.r.logger.WarnContext(l.r.base, "redeliver: settling failed", "queue", l.r.name, "messages", failed, "of", len(items),
+			"error", backend.Truncate(l.r.text(err), maxLoggedError))
 	}
 }
 
-func (l *lane) settled(it *item, err error) {
+// settled ends an item, and reports whether the call made an end of it, good or bad.
+func (l *lane) settled(it *item, err error) bool {
 	j := it.job
 	switch {
 	case err == nil:
-		l.r.observe(it.event)
+		l.r.observe(&it.event)
 		j.end(it.settlement.Outcome)
 	case errors.Is(err, backend.ErrLeaseLost):
-		l.r.observe(Event{Kind: LeaseLost, Delivery: j.d, Duration: it.event.Duration, Err: err})
+		l.r.observe(&Event{Kind: LeaseLost, Delivery: j.d, Duration: it.event.Duration, Err: err})
 		j.end(0)
 	case errors.Is(err, backend.ErrSettled), errors.Is(err, backend.ErrClosed):
 		// A subscription that was closed has given back what it held.
@@ -134,11 +149,13 @@ func (l *lane) settled(it *item, err error) {
 		j.end(0)
 	default:
 		l.again(it, err)
+		return false
 	}
+	return true
 }
 
 func (l *lane) failed(it *item, err error, gaveUp bool) {
-	l.r.observe(Event{
+	l.r.observe(&Event{
 		Kind: SettleFailed, Delivery: it.job.d, Reason: it.event.Reason, Decision: it.event.Decision,
 		Duration: it.event.Duration, Err: err, GaveUp: gaveUp,
 	})

@@ -47,7 +47,8 @@ type Event struct {
 	Queue    string
 	Delivery *backend.Delivery
 
-	// Reason is why it was retried, dead-lettered or discarded. Empty for the other kinds.
+	// Reason is why it was retried, snoozed, dead-lettered, parked or discarded, or was about to be when settling failed.
+	// Empty otherwise.
 	Reason policy.Reason
 
 	// Decision is what the policy decided. Its zero value stands for deliveries that it was not asked about.
@@ -67,7 +68,7 @@ type Event struct {
 	GaveUp bool
 }
 
-func (r *run) observe(e Event) {
+func (r *run) observe(e *Event) {
 	e.Queue = r.name
 	r.log(e)
 	if r.c.Observer == nil {
@@ -79,18 +80,22 @@ func (r *run) observe(e Event) {
 			r.logger.ErrorContext(r.base, "redeliver: observer panicked", "queue", r.name, "event", string(e.Kind), "panic", r.redact(fmt.Sprint(v)))
 		}
 	}()
-	r.c.Observer.Observe(r.base, e)
+	r.c.Observer.Observe(r.base, *e)
 }
 
-func (r *run) log(e Event) {
+func (r *run) log(e *Event) {
 	level := slog.LevelDebug
 	switch e.Kind {
 	case Received, Succeeded:
 		return
 	case DeadLettered:
 		level = slog.LevelError
-	case LeaseLost, SettleFailed, Parked:
+	case LeaseLost, Parked:
 		level = slog.LevelWarn
+	case SettleFailed:
+		if e.GaveUp {
+			level = slog.LevelWarn
+		}
 	}
 	if !r.logger.Enabled(r.base, level) {
 		return

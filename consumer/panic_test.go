@@ -111,6 +111,12 @@ func TestHandlersThatBreakHaveFailed(t *testing.T) {
 			handler: func(context.Context, *backend.Delivery) error { return grabby{errDeclined} },
 			error:   "consumer_test.grabby whose methods panic: grabby", errorType: "*errors.errorString",
 		},
+		"returns an error that holds another that panics, late": {
+			handler: func(context.Context, *backend.Delivery) error {
+				return errors.Join(context.Canceled, touchy{errDeclined})
+			},
+			error: "*errors.joinError whose methods panic: touchy", errorType: "*errors.errorString",
+		},
 		"returns an error whose Unwrap panics": {
 			handler: func(context.Context, *backend.Delivery) error { return evasive{errDeclined} },
 			error:   "consumer_test.evasive whose methods panic: evasive", errorType: "*errors.errorString",

@@ -79,8 +79,7 @@ func TestWhatIsUsedUpIsDeadLetteredBeforeItRuns(t *testing.T) {
 				require.Equal(t, c.policy.Name, s.Failure.Policy)
 				require.Equal(t, "here", s.Failure.Consumer)
 				if c.error == "" {
-					require.Equal(t, e.Decision.Explain(), s.Failure.Error)
-					require.Contains(t, s.Failure.Error, "dead-letter: ")
+					require.Equal(t, "dead-letter: "+s.Failure.Error, e.Decision.Explain())
 					require.Empty(t, s.Failure.ErrorType)
 				} else {
 					require.Equal(t, c.error, s.Failure.Error)

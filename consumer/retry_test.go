@@ -383,3 +383,56 @@ func TestMessagesAreDecidedIndependently(t *testing.T) {
 		require.Len(t, deadLetters(t, q), 1)
 	})
 }
+
+func TestDelaysCanBeWorkedOutFromTheMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := memory.New("orders", memory.Options{})
+		seen := &journal{}
+		p := policy.Policy{MaxAttempts: 5, Backoff: policy.Exponential{Base: time.Minute, Max: time.Hour}, Jitter: policy.FullJitter}
+		stop := start(t, consume(q, p, &recorder{}, seen.wrap(fail)))
+		publish(t, q, message("a"), message("b"))
+		time.Sleep(5 * time.Hour)
+		require.NoError(t, stop())
+		for _, id := range []string{"a", "b"} {
+			calls := seen.of(id)
+			require.Len(t, calls, 5)
+			for i := range 4 {
+				want := p.Decide(policy.Failure{Attempt: i + 1, MessageID: id}).Delay
+				require.Equal(t, want, calls[i+1].at.Sub(calls[i].at))
+			}
+		}
+		require.NotEqual(t, seen.of("a")[1].at, seen.of("b")[1].at, "two messages do not come back together")
+	})
+}
+
+type declined struct{ code int }
+
+func (d declined) Error() string { return fmt.Sprint("declined with code ", d.code) }
+
+func TestTheEnvelopeNamesTheTypeOfTheCause(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		want string
+	}{
+		"plain":          {declined{7}, "consumer_test.declined"},
+		"wrapped":        {fmt.Errorf("order 7: %w", fmt.Errorf("charge: %w", declined{7})), "consumer_test.declined"},
+		"joined":         {errors.Join(declined{7}, errDeclined), "consumer_test.declined"},
+		"wrapped twice":  {fmt.Errorf("%w: %w", declined{7}, errDeclined), "consumer_test.declined"},
+		"marked":         {policy.Permanent(fmt.Errorf("order 7: %w", declined{7})), "consumer_test.declined"},
+		"a mark alone":   {policy.ErrPermanent, "*policy.mark"},
+		"a wrapped mark": {fmt.Errorf("order 7: %w", policy.ErrPermanent), "*policy.mark"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := memory.New("orders", memory.Options{})
+				p := three
+				p.MaxAttempts = 1
+				publish(t, q, message("m"))
+				stop := start(t, consume(q, p, &recorder{}, func(context.Context, *backend.Delivery) error { return c.err }))
+				synctest.Wait()
+				require.NoError(t, stop())
+				require.Equal(t, c.want, deadLetter(t, q).ErrorType)
+			})
+		})
+	}
+}

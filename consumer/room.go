@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 )
 
@@ -11,45 +12,55 @@ import (
 // Whoever takes places makes one call to the broker for them, and calls want to be few and large. So a call is made at
 // once if none is under way, and beside others only for a full batch: what becomes free meanwhile gathers for the next.
 type room struct {
+	batch int // most places for one call
+	size  int
+
 	mu      sync.Mutex
-	size    int
 	free    int
 	calls   int
-	changed chan struct{} // holds a token while take has reason to look
-	idle    chan struct{} // made by empty, closed when all places are free
+	due     chan struct{} // holds a token while a call may be due
+	waiters []waiter
 }
 
-func newRoom(size int) *room {
-	r := &room{size: size, free: size, changed: make(chan struct{}, 1)}
-	signal(r.changed)
+func newRoom(size, batch int) *room {
+	r := &room{batch: batch, size: size, free: size, due: make(chan struct{}, 1)}
+	signal(r.due)
 	return r
 }
 
-// take waits until a call is to be made, and takes up to limit places for it. It returns 0 when ctx ends.
-func (r *room) take(ctx context.Context, limit int) int {
+// take waits until a call is due, and takes the places for it. It returns 0 when ctx ends.
+func (r *room) take(ctx context.Context) int {
 	for {
 		select {
 		case <-ctx.Done():
 			return 0
-		case <-r.changed:
+		case <-r.due:
 		}
 		gather(r.available)
-		r.mu.Lock()
-		n := 0
-		if r.calls == 0 || r.free >= limit {
-			n = min(r.free, limit)
-		}
-		if n > 0 {
-			r.free -= n
-			r.calls++
-			if r.free >= limit {
-				signal(r.changed)
-			}
-		}
-		r.mu.Unlock()
-		if n > 0 {
+		if n := r.claim(); n > 0 {
 			return n
 		}
+	}
+}
+
+func (r *room) claim() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.isDue() {
+		return 0
+	}
+	n := min(r.free, r.batch)
+	r.free -= n
+	r.calls++
+	r.wake()
+	return n
+}
+
+func (r *room) isDue() bool { return r.free > 0 && (r.calls == 0 || r.free >= r.batch) }
+
+func (r *room) wake() {
+	if r.isDue() {
+		signal(r.due)
 	}
 }
 
@@ -66,26 +77,34 @@ func (r *room) give(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.free += n
-	signal(r.changed)
-	if r.free == r.size && r.idle != nil {
-		close(r.idle)
-		r.idle = nil
-	}
+	r.wake()
+	r.tell()
 }
 
-// empty returns a channel that is closed once nothing is held.
-func (r *room) empty() <-chan struct{} {
+// atMost returns a channel that is closed once no more than n are held.
+func (r *room) atMost(n int) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.free == r.size {
-		done := make(chan struct{})
-		close(done)
-		return done
-	}
-	if r.idle == nil {
-		r.idle = make(chan struct{})
-	}
-	return r.idle
+	w := waiter{n, make(chan struct{})}
+	r.waiters = append(r.waiters, w)
+	r.tell()
+	return w.reached
+}
+
+// tell closes the channels of those who wait for no more than what is held. It is called with r.mu held.
+func (r *room) tell() {
+	r.waiters = slices.DeleteFunc(r.waiters, func(w waiter) bool {
+		reached := r.size-r.free <= w.most
+		if reached {
+			close(w.reached)
+		}
+		return reached
+	})
+}
+
+type waiter struct {
+	most    int
+	reached chan struct{}
 }
 
 func (r *room) available() int {

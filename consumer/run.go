@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redeliver/redeliver/backend"
@@ -24,6 +25,10 @@ type run struct {
 	// handlers is the parent of the handlers' contexts. It ends when the grace is over.
 	handlers       context.Context
 	cancelHandlers context.CancelCauseFunc
+	timedOut       error // the cause of a handler's context whose time is up
+
+	receiving  context.Context // ends when the consumer shuts down
+	quarantine *quarantine
 
 	room     *room
 	keeper   *keeper
@@ -31,6 +36,7 @@ type run struct {
 	acks     *lane // everything but dead letters, so that a dead-letter queue that hangs never delays an ack
 	deaths   *lane
 	probe    chan struct{} // held by the one delivery that tests a breaker that is not closed
+	pause    atomic.Int64  // after a probe without a permit, as a time.Duration; 0 while there are permits
 
 	// service are the goroutines of the keeper and the lanes. They outlive the handlers, and end before Run returns.
 	service     sync.WaitGroup
@@ -55,7 +61,8 @@ func newRun(ctx context.Context, c *Consumer) (*run, error) {
 	}
 	r.handlers, r.cancelHandlers = context.WithCancelCause(r.base)
 	r.serving, r.stopServing = context.WithCancel(r.base)
-	r.room = newRoom(s.concurrency + s.prefetch)
+	r.timedOut = &TimeoutError{Timeout: s.timeout}
+	r.room = newRoom(s.concurrency+s.prefetch, s.limits.SettleBatch)
 	r.keeper = newKeeper(r)
 	r.dispatch = newDispatch(r)
 	r.acks = newLane(r, s.settle)
@@ -67,6 +74,8 @@ func newRun(ctx context.Context, c *Consumer) (*run, error) {
 func (r *run) run(ctx context.Context) error {
 	receiving, stopReceiving := context.WithCancel(ctx)
 	defer stopReceiving()
+	r.receiving = receiving
+	r.quarantine = newQuarantine(r)
 
 	r.service.Go(r.keeper.run)
 
@@ -74,7 +83,7 @@ func (r *run) run(ctx context.Context) error {
 	broken := make(chan error, r.limits.Parallel)
 	for range r.limits.Parallel {
 		intakes.Go(func() {
-			if err := r.intake(receiving); err != nil {
+			if err := r.intake(); err != nil {
 				broken <- err
 			}
 		})
@@ -109,7 +118,7 @@ func (r *run) await() error {
 	grace := time.NewTimer(r.grace)
 	defer grace.Stop()
 	select {
-	case <-r.room.empty():
+	case <-r.room.atMost(0):
 		return nil
 	case <-grace.C:
 	case <-r.c.kill:
@@ -118,7 +127,7 @@ func (r *run) await() error {
 	patience := time.NewTimer(r.settle)
 	defer patience.Stop()
 	select {
-	case <-r.room.empty():
+	case <-r.room.atMost(0):
 		return nil
 	case <-patience.C:
 	}
@@ -144,26 +153,31 @@ func count(n int, what string) string {
 func (r *run) abandon() {
 	for _, j := range r.keeper.unfinished() {
 		if !j.finished.Swap(true) {
-			r.observe(Event{Kind: Released, Delivery: j.d})
+			r.observe(&Event{Kind: Released, Delivery: j.d})
 		}
 	}
 	r.acks.abandon()
 	r.deaths.abandon()
 }
 
-// intake receives while there is room. It returns the error that ended the subscription, or nil when ctx ended.
-func (r *run) intake(ctx context.Context) error {
+// intake receives while there is room. It returns the error that ended the subscription, or nil when the consumer shuts
+// down.
+func (r *run) intake() error {
 	for {
-		n := r.room.take(ctx, r.limits.SettleBatch)
-		if n == 0 {
+		ctx := r.quarantine.pass()
+		if ctx == nil {
 			return nil
+		}
+		n := r.room.take(ctx)
+		if n == 0 {
+			continue
 		}
 		probing := false
 		if b := r.c.Breaker; b != nil {
 			var ok bool
 			if ok, probing = r.awaitBreaker(ctx, b); !ok {
 				r.room.called(n)
-				return nil
+				continue
 			}
 		}
 		most := n
@@ -175,21 +189,18 @@ func (r *run) intake(ctx context.Context) error {
 		if probing && len(batch) == 0 {
 			<-r.probe
 		}
-		now := time.Now()
-		for _, d := range batch {
-			r.accept(d, now, probing)
-		}
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
+		r.accept(batch, probing)
+		if err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
 }
 
-// breakerPause is the wait where a breaker names none, as failsafe-go's does while it is half-open.
-const breakerPause = 100 * time.Millisecond
+// Waits where a breaker names none, as failsafe-go's does while it is half-open.
+const (
+	breakerPause    = 100 * time.Millisecond
+	maxBreakerPause = 30 * time.Second
+)
 
 // awaitBreaker waits until messages may be received. When the breaker is not closed, only the holder of the probe token
 // may go on, with one message; probing tells that it holds the token.
@@ -209,14 +220,36 @@ func (r *run) awaitBreaker(ctx context.Context, b Breaker) (ok, probing bool) {
 		case <-time.After(breakerPause):
 		}
 	}
+	r.pause.Store(0)
 	return ctx.Err() == nil, false
 }
 
-func (r *run) accept(d *backend.Delivery, now time.Time, probing bool) {
-	j := &job{r: r, d: d, probing: probing, leaseUntil: now.Add(r.lease)}
-	r.keeper.add(j)
-	r.observe(Event{Kind: Received, Delivery: d})
-	r.dispatch.add(j)
+// endProbe gives the probe token back: at once after a handler was called, and after a growing pause where the breaker had
+// no permit for it, since others hold the permits then, and each further message would be received only to be released.
+func (r *run) endProbe(permitted bool) {
+	if permitted {
+		<-r.probe
+		return
+	}
+	pause := min(max(2*time.Duration(r.pause.Load()), breakerPause), maxBreakerPause)
+	r.pause.Store(int64(pause))
+	r.service.Go(func() {
+		sleep(r.serving, pause)
+		<-r.probe
+	})
+}
+
+func (r *run) accept(batch []*backend.Delivery, probing bool) {
+	leaseUntil := time.Now().Add(r.lease)
+	jobs := make([]*job, len(batch))
+	for i, d := range batch {
+		jobs[i] = &job{r: r, d: d, probing: probing, leaseUntil: leaseUntil}
+		r.keeper.add(jobs[i])
+		r.observe(&Event{Kind: Received, Delivery: d})
+	}
+	if jobs = r.quarantine.sift(jobs); len(jobs) > 0 {
+		r.dispatch.add(jobs)
+	}
 }
 
 // sleep waits for d and reports whether it did; it returns false when ctx ended first.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,18 +76,20 @@ func TestASettlementThatNeverGetsThroughIsLeftToTheBroker(t *testing.T) {
 			}
 			return next(ctx, batch)
 		}
-		seen, events := &journal{}, &recorder{}
+		seen, events, logged := &journal{}, &recorder{}, &logs{}
 		c := consume(q, three, events, seen.wrap(func(_ context.Context, d *backend.Delivery) error {
 			if d.Lapses > 0 {
 				broken = false
 			}
 			return nil
 		}))
-		c.Lease = 30 * time.Second
+		c.Lease, c.Logger = 30*time.Second, logged.logger()
 		publish(t, q.Queue, message("m"))
 		began := time.Now()
 		stop := start(t, c)
-		time.Sleep(time.Minute)
+		time.Sleep(29 * time.Second)
+		require.Empty(t, q.extensions("m"), "a heartbeat would spoil a settlement that took effect unheard")
+		time.Sleep(31 * time.Second)
 		require.NoError(t, stop())
 
 		failed := events.of(consumer.SettleFailed)
@@ -94,10 +99,12 @@ func TestASettlementThatNeverGetsThroughIsLeftToTheBroker(t *testing.T) {
 			require.Equal(t, i == len(failed)-1, e.GaveUp)
 			require.ErrorIs(t, e.Err, errNetwork)
 		}
+		given := slices.DeleteFunc(logged.at(slog.LevelWarn), func(line string) bool { return !strings.Contains(line, "gave_up=true") })
+		require.Len(t, given, 1)
+		require.Contains(t, given[0], "message_id=m")
 		gaveUp := events.when(consumer.SettleFailed)[len(failed)-1].Sub(began)
 		require.LessOrEqual(t, gaveUp, 30*time.Second)
 		require.Greater(t, gaveUp, 20*time.Second, "not while there is time for another try")
-		require.Empty(t, q.extensions("m"), "a heartbeat would spoil a settlement that took effect unheard")
 
 		calls := seen.all()
 		require.Len(t, calls, 2)
@@ -203,8 +210,15 @@ func TestWhatTheHandlerSettledIsLeftAlone(t *testing.T) {
 }
 
 func TestSettlementsGoOutTogether(t *testing.T) {
+	for _, parallel := range []int{1, 4} {
+		t.Run(fmt.Sprintf("%d calls at most", parallel), func(t *testing.T) { settlementsGoOutTogether(t, parallel) })
+	}
+}
+
+func settlementsGoOutTogether(t *testing.T, parallel int) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFaulty("orders")
+		q.limits = func(l *backend.Limits) { l.Parallel = parallel }
 		var batches list[int]
 		q.onSettle = func(ctx context.Context, batch []backend.Settlement, next settleFunc) error {
 			batches.add(len(batch))
@@ -304,8 +318,15 @@ func TestWhereCallsCostMoneyABatchIsGathered(t *testing.T) {
 			publish(t, q.Queue, message(fmt.Sprint("1", i)))
 		}
 		time.Sleep(time.Second)
-		require.NoError(t, stop())
 		require.Equal(t, []int{8, 10}, batches.all())
 		require.Equal(t, began, q.settled("10")[0].at)
+
+		// And leaves nothing behind that hurries the next.
+		began = time.Now()
+		publish(t, q.Queue, message("20"))
+		time.Sleep(time.Second)
+		require.NoError(t, stop())
+		require.Equal(t, []int{8, 10, 1}, batches.all())
+		require.Equal(t, began.Add(100*time.Millisecond), q.settled("20")[0].at)
 	})
 }

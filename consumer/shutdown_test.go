@@ -396,6 +396,7 @@ func TestSettlementsThatDoNotGetThroughAreReportedAsThat(t *testing.T) {
 		failed := events.of(consumer.SettleFailed)
 		require.Greater(t, len(failed), 3)
 		for i, e := range failed {
+			require.ErrorContains(t, e.Err, "the disk is full")
 			require.Equal(t, i == len(failed)-1, e.GaveUp, "the last one, and only that, is left to the broker")
 		}
 		n := len(events.all())
@@ -521,5 +522,68 @@ func TestAClosedQueueEndsRunAtOnce(t *testing.T) {
 		require.Len(t, failed, 1)
 		require.True(t, failed[0].GaveUp)
 		require.ErrorIs(t, failed[0].Err, backend.ErrClosed)
+	})
+}
+
+// Some brokers' polls cannot be cancelled and come back late, with messages.
+func TestWhatArrivesDuringTheDrainIsReleasedUnrun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFaulty("orders")
+		q.onReceive = func(ctx context.Context, max int, next receiveFunc) ([]*backend.Delivery, error) {
+			<-ctx.Done()
+			time.Sleep(3 * time.Second)
+			return next(context.WithoutCancel(ctx), max)
+		}
+		seen, events := &journal{}, &recorder{}
+		publish(t, q.Queue, message("m"), grouped("g", "g1"))
+		stop := start(t, consume(q, three, events, seen.wrap(succeed)))
+		synctest.Wait()
+		began := time.Now()
+		require.NoError(t, stop())
+		require.Equal(t, 3*time.Second, time.Since(began))
+		require.Empty(t, seen.all())
+		for _, id := range []string{"m", "g1"} {
+			require.Equal(t, []consumer.Kind{consumer.Received, consumer.Released}, events.kinds(id))
+			require.Equal(t, []backend.Outcome{backend.Release}, q.outcomes(id))
+		}
+	})
+}
+
+func TestTheEndOfTheContextIsNoError(t *testing.T) {
+	for range 300 {
+		synctest.Test(t, func(t *testing.T) {
+			stop := start(t, consume(newFaulty("orders"), three, &recorder{}, succeed))
+			synctest.Wait()
+			require.NoError(t, stop())
+		})
+	}
+}
+
+func TestEachSettlementThatHangsAtTheEndIsGivenUpOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFaulty("orders")
+		q.limits = func(l *backend.Limits) { l.LeaseExpires, l.SettleBatch = false, 2 }
+		q.onSettle = func(ctx context.Context, _ []backend.Settlement, _ settleFunc) error { return hangs(ctx) }
+		events := &recorder{}
+		c := consume(q, three, events, succeed)
+		for i := range 10 {
+			publish(t, q.Queue, message(fmt.Sprint(i)))
+		}
+		stop := start(t, c)
+		time.Sleep(time.Second)
+		require.ErrorContains(t, stop(), "10 messages could not be settled")
+		gaveUp := map[string]int{}
+		for _, e := range events.of(consumer.SettleFailed) {
+			if e.GaveUp {
+				gaveUp[e.Delivery.ID]++
+			}
+		}
+		require.Len(t, gaveUp, 10)
+		for id, n := range gaveUp {
+			require.Equal(t, 1, n, id)
+		}
+		n := len(events.all())
+		time.Sleep(time.Hour)
+		require.Len(t, events.all(), n, "nothing happens after Run")
 	})
 }

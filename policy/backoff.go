@@ -217,7 +217,17 @@ func resolve(b Backoff, n int) (curve Backoff, attempt int, immediate bool) {
 	for range deepest {
 		var i Immediate
 		switch c := b.(type) {
-		case Exponential, Linear, Fixed, Steps, Func:
+		case Exponential, Linear, Fixed:
+			return b, n, immediate
+		case Steps:
+			if len(c) == 0 {
+				return fallback, n, immediate
+			}
+			return b, n, immediate
+		case Func:
+			if c == nil {
+				return fallback, n, immediate
+			}
 			return b, n, immediate
 		case Immediate:
 			i = c

@@ -26,8 +26,8 @@ const fallbackAttempts = 10
 // is not valid; see [Policy.Validate].
 //
 // The methods can be called on a policy that is not valid, too. They neither
-// panic nor return a negative delay then, and read each field as its comment
-// says.
+// return a negative delay then nor panic, unless a curve of the user's own
+// does, and read each field as its comment says.
 type Policy struct {
 	// Name appears in logs and in the record of a dead letter. Optional.
 	Name string
@@ -97,7 +97,7 @@ type Policy struct {
 func (p Policy) IsLast(attempt int) bool { return p.exhausts(max(attempt, 1)) }
 
 // LapseLimit returns how many lapses a message may have and still be handled:
-// MaxLapses with its default filled in, 0 for NoLapses.
+// MaxLapses with its default filled in, 0 for NoLapses. Unlimited stays.
 func (p Policy) LapseLimit() int { return p.maxLapses() }
 
 // MaxBackoff returns the longest delay that the backoff can choose, jitter
@@ -143,9 +143,6 @@ func (p *Policy) longest() time.Duration {
 	case Steps:
 		// Decorrelated jitter looks one step back.
 		look = min(n, len(c)+1)
-		if len(c) == 0 {
-			return p.window(fallback, n).hi
-		}
 	default:
 		const most = 1000
 		if n > most {

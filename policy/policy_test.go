@@ -44,9 +44,19 @@ func TestMaxBackoffAndMaxWait(t *testing.T) {
 		{policy.Policy{MaxAttempts: policy.Unlimited, Backoff: quadratic{time.Hour}}, time.Hour, 24 * time.Hour},
 		{policy.Policy{}, 256 * s, 24 * time.Hour},
 		{policy.Policy{MaxAttempts: policy.Unlimited, Backoff: policy.Steps(nil)}, 5 * time.Minute, 24 * time.Hour},
+		{policy.Policy{MaxAttempts: policy.Unlimited, Backoff: policy.Func(nil)}, 5 * time.Minute, 24 * time.Hour},
+		{policy.Policy{MaxAttempts: 5, Backoff: policy.Steps(nil), MinDelay: 48 * time.Hour}, 5 * time.Minute, 24 * time.Hour},
 	} {
 		require.Equal(t, tt.backoff, tt.policy.MaxBackoff(), "%+v", tt.policy)
 		require.Equal(t, tt.wait, tt.policy.MaxWait(), "%+v", tt.policy)
+	}
+}
+
+func TestLapseLimit(t *testing.T) {
+	for lapses, want := range map[int]int{
+		0: policy.DefaultMaxLapses, 3: 3, policy.NoLapses: 0, policy.Unlimited: policy.Unlimited, -2: policy.DefaultMaxLapses,
+	} {
+		require.Equal(t, want, policy.Policy{MaxLapses: lapses}.LapseLimit())
 	}
 }
 

@@ -59,7 +59,7 @@ func (q *Queue) explain(err error) error {
 	case "3F000":
 		return fmt.Errorf("%w: the database has no schema pgmq: install PGMQ 1.5 or later there (CREATE EXTENSION pgmq): %w", backend.ErrQueueNotFound, err)
 	case "42P01":
-		return fmt.Errorf("%w: a table of queue %q or of its dead-letter queue %q is missing: call Queue.Create: %w", backend.ErrQueueNotFound, q.name, q.dead, err)
+		return fmt.Errorf("%w: a table of queue %q or of its dead-letter queue %q is missing: install PGMQ if the database lacks it, then call Queue.Create: %w", backend.ErrQueueNotFound, q.name, q.dead, err)
 	case "42883":
 		return fmt.Errorf("a function is missing, so that PGMQ is not installed as it should: install PGMQ 1.5 or later: %w", err)
 	case "42703":
@@ -79,5 +79,5 @@ func (q *Queue) errorf(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("pgmq: %s queue %q: %w", op, q.name, err)
+	return fmt.Errorf("pgmq: queue %q: %s: %w", q.name, op, err)
 }

@@ -1,6 +1,7 @@
 package pgmq
 
 import (
+	"cmp"
 	"encoding/json"
 	"strconv"
 	"strings"
@@ -105,11 +106,14 @@ func (r *reader) read(row pgx.Rows) (*delivery, error) {
 	d.Attempt = 1 + m.counts.failures
 	d.Lapses = max(m.ReadCount-1-m.counts.sum(), 0)
 	d.Snoozes = m.counts.snoozes
-	if d.Failure != nil {
+	if f := d.Failure; f != nil {
 		d.DeadLetterWaits = m.counts.waits
-		if !d.Failure.FirstEnqueuedAt.IsZero() {
-			d.FirstEnqueuedAt = d.Failure.FirstEnqueuedAt
+		f.Origin = cmp.Or(f.Origin, d.Queue)
+		f.MessageID = cmp.Or(f.MessageID, d.ID)
+		if f.FirstEnqueuedAt.IsZero() {
+			f.FirstEnqueuedAt = m.EnqueuedAt
 		}
+		d.FirstEnqueuedAt = f.FirstEnqueuedAt
 	}
 	return d, nil
 }

@@ -14,7 +14,7 @@ const conflictTries = 20
 // query runs one statement, which is a transaction of its own, and returns what collect makes of its rows. ctx bounds it:
 // where it ends while the statement runs, the connection is closed.
 func query[T any](ctx context.Context, q *Queue, collect func(pgx.Rows) (T, error), sql string, args ...any) (T, error) {
-	conn, err := q.pool.Acquire(ctx)
+	conn, err := q.acquire(ctx)
 	if err != nil {
 		var none T
 		return none, &unsentError{err}
@@ -58,6 +58,16 @@ func queryOnce[T any](ctx context.Context, conn *pgx.Conn, collect func(pgx.Rows
 		return none, err
 	}
 	return value, nil
+}
+
+// planned makes a statement be planned anew each time that it runs, for what looks through the queue: a plan that was made
+// while the queue was empty reads all of it when it is full, until the server analyzes the table. It does so by the mode in
+// which pgx sends the statement, unless the pool has been given another mode than pgx's own.
+func (q *Queue) planned(args ...any) []any {
+	if !q.plansKept {
+		return args
+	}
+	return append([]any{pgx.QueryExecModeCacheDescribe}, args...)
 }
 
 // exec runs a statement whose rows do not matter.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redeliver/redeliver/backend"
 )
@@ -24,7 +25,7 @@ type Options struct {
 
 	// PollInterval is how often an idle subscription looks for messages that other processes have sent; each look is one
 	// read of an index. Messages that come due after a delay, and those sent through this Queue, are not found by polling
-	// and do not wait for it. 0 means 200 ms.
+	// and do not wait for it. 1 ms at least; 0 means 200 ms.
 	PollInterval time.Duration
 
 	// Parallel is how many calls to Receive, and to Settle, a consumer makes at the same time; each takes a connection of
@@ -35,10 +36,13 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-const defaultPollInterval = 200 * time.Millisecond
+const (
+	defaultPollInterval = 200 * time.Millisecond
+	minPollInterval     = time.Millisecond
+)
 
-// settleBatch is how many messages one statement settles. Larger batches are no faster, and hold row locks for longer.
-const settleBatch = 100
+// settleBatch is how many messages one statement settles. Larger batches gain little, and lock their rows for longer.
+const settleBatch = 200
 
 // Queue is one PGMQ queue and its dead-letter queue. It is safe for concurrent use. It implements backend.Queue,
 // backend.Publisher, backend.Statser and backend.Checker.
@@ -49,6 +53,10 @@ type Queue struct {
 	opts     Options
 	log      *slog.Logger
 	parallel int
+
+	spare spare
+
+	plansKept bool // the pool prepares statements by name, and the server may keep their plans
 
 	mu     sync.Mutex
 	closed bool
@@ -84,8 +92,8 @@ func Open(pool *pgxpool.Pool, name string, opts Options) (*Queue, error) {
 	switch {
 	case opts.DeadLetterQueue == name:
 		return nil, fmt.Errorf("pgmq: queue %q is its own dead-letter queue: name another in Options.DeadLetterQueue", name)
-	case opts.PollInterval < 0:
-		return nil, fmt.Errorf("pgmq: Options.PollInterval is %v: set a positive duration, or 0 for %v", opts.PollInterval, defaultPollInterval)
+	case opts.PollInterval != 0 && opts.PollInterval < minPollInterval:
+		return nil, fmt.Errorf("pgmq: Options.PollInterval is %v: set %v or more, or 0 for %v", opts.PollInterval, minPollInterval, defaultPollInterval)
 	case opts.Parallel < 0:
 		return nil, fmt.Errorf("pgmq: Options.Parallel is %d: set a positive number, or 0 for a quarter of the pool", opts.Parallel)
 	case pool == nil:
@@ -94,19 +102,21 @@ func Open(pool *pgxpool.Pool, name string, opts Options) (*Queue, error) {
 	if opts.PollInterval == 0 {
 		opts.PollInterval = defaultPollInterval
 	}
+	config := pool.Config()
 	if opts.Parallel == 0 {
-		opts.Parallel = min(max(int(pool.Config().MaxConns)/4, 1), 4)
+		opts.Parallel = min(max(int(config.MaxConns)/4, 1), 4)
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
 	return &Queue{
-		pool:     pool,
-		name:     name,
-		dead:     opts.DeadLetterQueue,
-		opts:     opts,
-		log:      opts.Logger.With("queue", name),
-		parallel: opts.Parallel,
+		pool:      pool,
+		name:      name,
+		dead:      opts.DeadLetterQueue,
+		opts:      opts,
+		log:       opts.Logger.With("queue", name),
+		parallel:  opts.Parallel,
+		plansKept: config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement,
 	}, nil
 }
 
@@ -139,7 +149,8 @@ func (q *Queue) Limits() backend.Limits {
 	}
 }
 
-// Close closes the queue's subscriptions. The pool stays open. Closing again does nothing.
+// Close closes the queue's subscriptions, and the connection beside the pool if there is one: see the package comment. The
+// pool stays open. Closing again does nothing.
 func (q *Queue) Close(ctx context.Context) error {
 	q.mu.Lock()
 	q.closed = true
@@ -149,6 +160,7 @@ func (q *Queue) Close(ctx context.Context) error {
 	for _, s := range subs {
 		errs = append(errs, s.Close(ctx))
 	}
+	q.spare.close()
 	return errors.Join(errs...)
 }
 

@@ -65,7 +65,7 @@ func (s *subscription) Receive(caller context.Context, limit int) ([]*backend.De
 			case <-ctx.Done():
 			}
 		case err != nil:
-			s.recover(ctx, &wait, err)
+			s.backOff(ctx, &wait, err)
 		default:
 			s.idle(ctx, &wait)
 		}
@@ -78,8 +78,8 @@ type idleness struct {
 	stall time.Duration // although a message is due, since somebody else has its row locked
 }
 
-// recover waits after an error that may pass.
-func (s *subscription) recover(ctx context.Context, w *idleness, err error) {
+// backOff waits after an error that may pass.
+func (s *subscription) backOff(ctx context.Context, w *idleness, err error) {
 	w.pause = min(max(2*w.pause, minPause), maxPause)
 	s.queue.log.Warn("pgmq: cannot receive, will try again", "error", s.queue.explain(err), "pause", w.pause)
 	timer := time.NewTimer(jittered(w.pause, 0.5))
@@ -92,13 +92,19 @@ func (s *subscription) recover(ctx context.Context, w *idleness, err error) {
 
 // idle returns when a claim is worth while, or ctx ended.
 func (s *subscription) idle(ctx context.Context, w *idleness) {
-	w.pause = 0
 	for ctx.Err() == nil {
 		poll := jittered(s.queue.opts.PollInterval, 0.1)
 		found, err := s.look(ctx, poll)
-		if err != nil {
-			return // a claim will meet the same error
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && lasting(err):
+			return // the claim, which asks for more, meets the same
+		case err != nil:
+			s.backOff(ctx, w, err)
+			return
 		}
+		w.pause = 0
 		wait := poll
 		if found.next > 0 {
 			wait = min(wait, found.next)
@@ -141,7 +147,7 @@ func (s *subscription) look(ctx context.Context, within time.Duration) (outlook,
 				}
 				return found, err
 			})
-		}, s.sql.look, within.Microseconds())
+		}, s.sql.look, s.queue.planned(within.Microseconds())...)
 	}, func(outlook) {})
 }
 
@@ -149,7 +155,7 @@ func (s *subscription) look(ctx context.Context, within time.Duration) (outlook,
 // released.
 func (s *subscription) claim(ctx context.Context, limit int) ([]*backend.Delivery, error) {
 	ds, err := detach(ctx, s, func(ctx context.Context, conn *pgxpool.Conn) ([]*delivery, error) {
-		ds, err := queryOn(ctx, conn, s.readAll, s.sql.claim, limit, micros(s.lease))
+		ds, err := queryOn(ctx, conn, s.readAll, s.sql.claim, s.queue.planned(limit, micros(s.lease))...)
 		if err != nil {
 			return nil, err
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/redeliver/redeliver/backend"
 )
 
-// retryRecordBudget is how large the record is that a message carries while it waits for a retry.
-const retryRecordBudget = 1 << 10
+// retryErrorBytes is how much of an error's text a message carries while it waits for a retry.
+const retryErrorBytes = 256
 
 // way is what a settlement does to a row. Each way is a statement of its own, so that no outcome depends on another.
 type way int
@@ -36,7 +36,7 @@ type item struct {
 }
 
 // Settle implements backend.Subscription. Each of the three ways out of the queue (archived or deleted, back, dead-lettered)
-// is one statement for up to 100 deliveries. A Discard ends as an Ack does: in the archive, or deleted with
+// is one statement for up to 200 deliveries. A Discard ends as an Ack does: in the archive, or deleted with
 // Options.DeleteOnSuccess. When a statement is refused because of one item's data, the items are settled one by one.
 func (s *subscription) Settle(ctx context.Context, batch []backend.Settlement) error {
 	if err := s.enter("settle"); err != nil {
@@ -108,12 +108,28 @@ func newItem(st backend.Settlement, m *Message, index int) item {
 	default:
 		it.counts.failures++
 		if st.Failure != nil {
-			f := d.Record(*st.Failure, now, false)
-			f.Stack = ""
-			it.record = f.Encode(retryRecordBudget)
+			it.record = retryRecord(d.Record(*st.Failure, now, false), d, m)
 		}
 	}
 	return it
+}
+
+// retryRecord is the record of a failure that is not the last: why the message waits, and what is written once. The database
+// parses and writes each byte of it with every retry, and that is what a retry costs most, so it leaves out what the row
+// tells anyway and what the next failure will tell anew.
+func retryRecord(f backend.Failure, d *backend.Delivery, m *Message) []byte {
+	f.Error = backend.Truncate(f.Error, retryErrorBytes)
+	f.Stack, f.Policy, f.Consumer = "", "", ""
+	if f.Origin == d.Queue {
+		f.Origin = ""
+	}
+	if f.MessageID == d.ID {
+		f.MessageID = ""
+	}
+	if f.FirstEnqueuedAt.Equal(m.EnqueuedAt) {
+		f.FirstEnqueuedAt = time.Time{}
+	}
+	return f.Encode(1) // the smallest budget that there is
 }
 
 // appendHeaders appends what is merged into the message's headers.
@@ -253,8 +269,9 @@ func (s *subscription) missing(ctx context.Context, items []item, errs []error) 
 
 // finish ends the settlement of one item.
 func (s *subscription) finish(it item, err error, errs []error) {
-	it.message.gate.Unlock()
+	// In this order: an extension that finds the gate open must find the delivery settled, or it undoes a retry's delay.
 	it.delivery.EndSettle(err)
+	it.message.gate.Unlock()
 	lost := errors.Is(err, backend.ErrLeaseLost)
 	if lost {
 		it.delivery.MarkLost()
@@ -298,13 +315,17 @@ func (s *subscription) giveBack(ctx context.Context, ds []*delivery) error {
 		items = append(items, newItem(backend.Settlement{Delivery: &d.Delivery, Outcome: backend.Release}, &d.message, len(items)))
 	}
 	errs := make([]error, len(items))
+	known := make([]bool, len(items)) // that they are held
+	for i, it := range items {
+		known[i] = it.message.unsure == 0
+	}
 	for chunk := range slices.Chunk(items, settleBatch) {
 		s.apply(ctx, back, chunk, errs)
 	}
 	var failed []error
 	for i, it := range items {
 		it.delivery.MarkLost()
-		if errs[i] != nil && !errors.Is(errs[i], backend.ErrLeaseLost) {
+		if errs[i] != nil && known[i] && !errors.Is(errs[i], backend.ErrLeaseLost) {
 			failed = append(failed, errs[i])
 		}
 	}

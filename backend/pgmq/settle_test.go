@@ -203,15 +203,25 @@ func TestARetryLeavesItsRecordAsAnObject(t *testing.T) {
 	q := queue(t, p, pgmq.Options{})
 	sub := subscribe(t, q)
 	publish(t, q, `1`)
-	s := retry(time.Hour)
-	s.Failure = &backend.Failure{Reason: "error", Error: "host is down", Stack: "goroutine 7", Attempts: 1, Policy: "payments"}
-	require.NoError(t, settle(sub, receiveOne(t, sub), s))
-	var reason, text, policy string
-	var stack *string
-	require.NoError(t, p.QueryRow(t.Context(), `SELECT headers->'redeliver-failure'->>'reason', headers->'redeliver-failure'->>'error',
-		headers->'redeliver-failure'->>'policy', headers->'redeliver-failure'->>'stack' FROM pgmq.q_`+q.Name()).Scan(&reason, &text, &policy, &stack))
-	require.Equal(t, []string{"error", "host is down", "payments"}, []string{reason, text, policy})
-	require.Nil(t, stack)
+	d := receiveOne(t, sub)
+	s := retry(0)
+	s.Failure = &backend.Failure{Reason: "error", Error: "host is down", Stack: strings.Repeat("goroutine 7", 1000), Attempts: 1, Policy: "payments"}
+	require.NoError(t, settle(sub, d, s))
+	var reason, text, since string
+	var attempts, size int
+	require.NoError(t, p.QueryRow(t.Context(), `SELECT f->>'reason', f->>'error', (f->>'attempts')::int, f->>'first_failed_at', pg_column_size(f)
+		FROM (SELECT headers->'redeliver-failure' f FROM pgmq.q_`+q.Name()+`) _`).Scan(&reason, &text, &attempts, &since, &size))
+	require.Equal(t, []string{"error", "host is down"}, []string{reason, text})
+	require.Equal(t, 1, attempts)
+	require.NotEmpty(t, since)
+	require.Less(t, size, 256)
+
+	// What the record leaves out, the row makes up for.
+	again := receiveOne(t, sub)
+	require.Equal(t, q.Name(), again.Failure.Origin)
+	require.Equal(t, d.ID, again.Failure.MessageID)
+	require.Equal(t, d.FirstEnqueuedAt, again.Failure.FirstEnqueuedAt)
+	require.Equal(t, d.FirstEnqueuedAt, again.FirstEnqueuedAt)
 }
 
 func TestErrorTextsOfAnyKindAreStored(t *testing.T) {
@@ -224,7 +234,7 @@ func TestErrorTextsOfAnyKindAreStored(t *testing.T) {
 		s := retry(0)
 		s.Failure = &backend.Failure{Reason: "error", Error: text, ErrorType: text, Consumer: text}
 		require.NoError(t, settle(sub, receiveOne(t, sub), s))
-		require.LessOrEqual(t, scalar[int](t, p, "SELECT pg_column_size(headers->'redeliver-failure') FROM pgmq.q_"+q.Name()), 2048)
+		require.LessOrEqual(t, scalar[int](t, p, "SELECT pg_column_size(headers->'redeliver-failure') FROM pgmq.q_"+q.Name()), 1200)
 		require.NoError(t, settle(sub, receiveOne(t, sub), deadLetter(text)))
 	}
 	require.Equal(t, len(texts), count(t, p, "q_"+q.Name()+"_dlq"))

@@ -1,6 +1,7 @@
 package rabbit
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -88,7 +89,7 @@ func (s *subscription) read(ss *session, raw amqp.Delivery, now time.Time) *deli
 	d.Raw = m
 	d.Queue = s.queue.name
 	d.ID = raw.MessageId
-	d.Body = raw.Body
+	d.Body = bytes.Clone(raw.Body) // raw goes on in copies, whatever the handler does to its own
 	d.Attempt = 1
 	waits := 0
 	for name, value := range raw.Headers {

@@ -16,6 +16,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"syscall"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -27,7 +28,7 @@ func main() {
 	url := flag.String("url", os.Getenv("REDELIVER_POSTGRES_URL"), "`URL` of a database with PGMQ")
 	name := flag.String("queue", "redeliver_example", "`name` of the queue, which is created if need be")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Stdout, *url, *name); err != nil {
 		log.Fatal(err)

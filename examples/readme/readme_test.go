@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,6 +48,12 @@ func consume(ctx context.Context, queue backend.Queue) error {
 		Handler: consumer.JSON(charge),
 	}
 	return c.Run(ctx) // until ctx ends, then drains
+}
+
+func serve(queue backend.Queue) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return consume(ctx, queue)
 }
 
 // bank is where the money is.
@@ -100,6 +108,24 @@ func TestPaymentOutlivesAnOutage(t *testing.T) {
 		require.NoError(t, consume(ctx, queue))
 		require.Equal(t, []string{"42"}, bank.charged)
 	})
+}
+
+func TestServeDrainsAtSIGTERM(t *testing.T) {
+	guard := make(chan os.Signal, 1) // the signal must not end the test where serve does not ask for it
+	signal.Notify(guard, syscall.SIGTERM)
+	defer signal.Stop(guard)
+
+	bank = new(fakeBank)
+	queue := memory.New("payments", memory.Options{})
+	require.NoError(t, queue.Publish(t.Context(), backend.Message{Body: []byte(`{"Card": "4711", "Amount": 5}`)}))
+	ended := make(chan error, 1)
+	go func() { ended <- serve(queue) }()
+	require.Eventually(t, func() bool {
+		stats, err := queue.Stats(t.Context())
+		return err == nil && stats.Ready+stats.Waiting+stats.Leased == 0
+	}, 10*time.Second, time.Millisecond)
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
+	require.NoError(t, <-ended)
 }
 
 // Every block of Go in the README stands, line by line, in one of the files that it names.
