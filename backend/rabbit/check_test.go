@@ -309,6 +309,7 @@ func TestPermissions(t *testing.T) {
 		for _, s := range []backend.Settlement{retry(0), retry(20 * time.Millisecond), release} {
 			require.NoError(t, settle(sub, receiveOne(t, sub), s))
 		}
+		receiveOne(t, sub)
 		rabbit.Crash(sub)
 		d := receiveOne(t, sub)
 		require.Equal(t, [2]int{3, 1}, [2]int{d.Attempt, d.Lapses})
@@ -364,6 +365,7 @@ func TestTLSAndCredentialsByConfiguration(t *testing.T) {
 	sub := subscribe(t, q)
 	publish(t, q, "m")
 	require.NoError(t, settle(sub, receiveOne(t, sub), retry(0)))
+	receiveOne(t, sub)
 	rabbit.Crash(sub)
 	require.Equal(t, "m", receiveOne(t, sub).ID)
 	require.NoError(t, q.Close(t.Context()))

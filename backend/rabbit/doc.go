@@ -75,6 +75,9 @@
 // RabbitMQ policies that match the parking queues can break what is said here: message-ttl brings retries back early, expires and
 // max-length lose them. Keep the pattern of such policies away from \.retry\.
 //
+// What comes due while the broker is down is handed on when it starts; if the work queue is not ready at that moment, or
+// is full or missing at another, three minutes later. That is RabbitMQ's setting dead_letter_worker_publisher_confirm_timeout.
+//
 // An upgrade of RabbitMQ or of this package leaves parked messages where they are; they come back in their time. A version of this package
 // that needs other arguments will use other names.
 //
