@@ -181,12 +181,9 @@ func (j *job) fail(err, cause error) {
 	r, d, e := j.r, j.d, &j.item.event
 	kind := policy.ReasonError
 	var stack string
-	var timeout *TimeoutError
-	var panicked *PanicError
-	switch {
-	case errors.As(err, &panicked):
+	if panicked, ok := errors.AsType[*PanicError](err); ok {
 		kind, stack = policy.ReasonPanic, panicked.Stack
-	case errors.As(cause, &timeout):
+	} else if timeout, ok := errors.AsType[*TimeoutError](cause); ok {
 		kind = policy.ReasonTimeout
 		if err != cause {
 			err = &TimeoutError{Timeout: timeout.Timeout, Err: err}

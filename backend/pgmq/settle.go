@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redeliver/redeliver/backend"
+	"github.com/redeliver/redeliver/internal/jsontext"
 )
 
 // retryErrorBytes is how much of an error's text a message carries while it waits for a retry.
@@ -136,7 +137,7 @@ func retryRecord(f backend.Failure, d *backend.Delivery, m *Message) []byte {
 func (it *item) appendHeaders(b []byte) []byte {
 	if it.outcome == backend.DeadLetter {
 		b = append(b, `{"`+backend.HeaderID+`":`...)
-		b = appendText(b, it.delivery.ID)
+		b = jsontext.AppendString(b, it.delivery.ID)
 	} else {
 		b = append(b, `{"`+headerCounts+`":`...)
 		b = it.counts.appendTo(b)
