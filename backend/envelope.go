@@ -95,7 +95,10 @@ var documentFields = []string{
 // Text loses what some broker refuses: NUL and the other control characters except tab, newline and return, the code
 // points U+FFFE and U+FFFF, and bytes that are not UTF-8. What does not fit is cut on a rune boundary and ends in "…":
 // the stack first, then the error, then fields of a newer version, then the names.
-func (f Failure) Encode(budget int) []byte {
+func (f Failure) Encode(budget int) []byte { return f.AppendEncode(nil, budget) }
+
+// AppendEncode appends to b what Encode returns, and returns the longer slice. The budget is for what is appended.
+func (f Failure) AppendEncode(b []byte, budget int) []byte {
 	if budget <= 0 {
 		budget = DefaultEnvelopeBudget
 	}
@@ -104,44 +107,45 @@ func (f Failure) Encode(budget int) []byte {
 	for _, s := range []*string{&f.Reason, &f.Error, &f.ErrorType, &f.Stack, &f.Origin, &f.MessageID, &f.Policy, &f.Consumer} {
 		*s = clean(*s, budget)
 	}
-	doc := f.document()
+	start := len(b)
+	b = f.appendDocument(b)
 	// How much a cut saves depends on the runes that need an escape, so the longest text that fits is searched for.
 	shrink := func(s *string, keep int) {
-		if len(doc) <= budget || len(*s) <= keep {
+		if len(b)-start <= budget || len(*s) <= keep {
 			return
 		}
 		whole := *s
 		cut := func(n int) {
 			*s = Truncate(whole, len(whole)-n)
-			doc = f.document()
+			b = f.appendDocument(b[:start])
 		}
 		most := len(whole) - keep
-		if cut(most); len(doc) <= budget {
+		if cut(most); len(b)-start <= budget {
 			cut(sort.Search(most, func(n int) bool {
 				cut(n)
-				return len(doc) <= budget
+				return len(b)-start <= budget
 			}))
 		}
 	}
 	shrink(&f.Stack, 0)
 	shrink(&f.Error, 0)
-	if len(doc) > budget && len(f.unknown) > 0 {
+	if len(b)-start > budget && len(f.unknown) > 0 {
 		f.unknown = nil
-		doc = f.document()
+		b = f.appendDocument(b[:start])
 	}
 	// The smallest budget holds the longest of what then remains: 6 texts of at most 48 bytes, which double at most when
 	// escaped (what takes 6 bytes for one, the other control characters, is gone), beside names, numbers and times.
 	for _, s := range []*string{&f.ErrorType, &f.Policy, &f.Consumer, &f.Reason, &f.Origin, &f.MessageID} {
 		shrink(s, 48)
 	}
-	return doc
+	return b
 }
 
-// document writes the fields that a document struct reads, in its order. It is on the way of every failure, and
+// appendDocument writes the fields that a document struct reads, in its order. It is on the way of every failure, and
 // encoding/json takes twice as long.
-func (f *Failure) document() []byte {
+func (f *Failure) appendDocument(b []byte) []byte {
 	const names = 384 // with numbers and times
-	b := make([]byte, 0, names+len(f.Reason)+len(f.Error)+len(f.ErrorType)+len(f.Stack)+len(f.Origin)+len(f.MessageID)+len(f.Policy)+len(f.Consumer))
+	b = slices.Grow(b, names+len(f.Reason)+len(f.Error)+len(f.ErrorType)+len(f.Stack)+len(f.Origin)+len(f.MessageID)+len(f.Policy)+len(f.Consumer))
 	b = append(b, `{"v":`...)
 	b = strconv.AppendInt(b, EnvelopeVersion, 10)
 	b = append(b, `,"reason":`...)
