@@ -138,6 +138,93 @@ func TestCheckFindsWhatDefeatsAPolicy(t *testing.T) {
 	})
 }
 
+// Not all that is wrong with a queue is an argument.
+func TestCheckFindsAQueueThatGoes(t *testing.T) {
+	for name, c := range map[string]struct {
+		durable, autoDelete, dead bool
+		fatal, warn               []string
+	}{
+		"transient":                      {warn: []string{"transient"}},
+		"auto-delete":                    {durable: true, autoDelete: true, fatal: []string{"auto_delete"}},
+		"an auto-delete queue of graves": {durable: true, autoDelete: true, dead: true, warn: []string{"auto_delete"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := queue(t, rabbit.Options{})
+			queue := q.Name()
+			if c.dead {
+				queue += "_dlq"
+			}
+			deleteQueue(t, brokertest.Rabbit(t), queue)
+			onChannel(t, brokertest.Rabbit(t), func(ch *amqp.Channel) {
+				_, err := ch.QueueDeclare(queue, c.durable, c.autoDelete, false, false, amqp.Table{"x-queue-type": "classic"})
+				require.NoError(t, err)
+			})
+			findings, err := q.Check(t.Context(), modestNeeds)
+			require.NoError(t, err)
+			found, fatal := codes(findings)
+			require.Equal(t, append(c.fatal, c.warn...), found)
+			require.Equal(t, c.fatal, fatal)
+			_, err = q.Subscribe(t.Context(), backend.SubscribeOptions{})
+			if c.fatal == nil {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, "without auto-delete")
+		})
+	}
+}
+
+// What depends on the version is decided by what the broker says of itself, so that no broker is needed to know it.
+func TestVersionsDiffer(t *testing.T) {
+	q := open(t, rabbit.Options{})
+	for version, c := range map[string]struct{ nack, limit bool }{
+		"3.10.8":       {},
+		"3.13.7":       {},
+		"4.0.9":        {limit: true},
+		"4.2.0":        {limit: true},
+		"4.3.0-rc.1":   {limit: true, nack: true},
+		"4.3.6+debian": {limit: true, nack: true},
+		"4.10.0":       {limit: true, nack: true},
+		"5.0.0":        {limit: true, nack: true},
+		"":             {},
+		"nightly":      {},
+	} {
+		server := amqp.Table{"product": "RabbitMQ", "version": version}
+		require.Equal(t, c.nack, rabbit.CountsNoNack(server), version)
+		need := modestNeeds
+		need.MaxLapses = 20
+		findings := q.Faults(server, rabbit.Quorum, nil, need)
+		found, fatal := codes(findings)
+		require.Empty(t, fatal, version)
+		if !c.limit {
+			require.Empty(t, found, version)
+			continue
+		}
+		require.Equal(t, []string{"delivery_limit_unknown"}, found, version)
+		require.Contains(t, findings[0].Text, "RabbitMQ "+version[:3])
+		require.Contains(t, findings[0].Text, "after 20 lapses")
+
+		need.MaxLapses = 19
+		require.Empty(t, q.Faults(server, rabbit.Quorum, nil, need), version)
+		need.MaxLapses = 20
+		require.Empty(t, q.Faults(server, rabbit.Classic, nil, need), version)
+		require.Empty(t, q.Faults(server, rabbit.Quorum, map[string]any{"x-delivery-limit": int64(21)}, need), version)
+		require.Empty(t, q.Faults(server, rabbit.Quorum, map[string]any{"x-delivery-limit": int64(-1)}, need), "without end")
+	}
+	// Another product that speaks the protocol has versions of its own.
+	require.False(t, rabbit.CountsNoNack(amqp.Table{"product": "LavinMQ", "version": "9.0.0"}))
+	require.False(t, rabbit.CountsNoNack(nil))
+
+	// From 3.12 on a queue can have a timeout of its own, which goes before that of the broker.
+	own := func(ms int64) []string {
+		found, fatal := codes(q.Faults(nil, rabbit.Classic, map[string]any{"x-consumer-timeout": ms}, backend.Needs{HandlerBound: time.Hour}))
+		require.Equal(t, fatal, found)
+		return found
+	}
+	require.Equal(t, []string{"consumer_timeout_too_short"}, own(time.Hour.Milliseconds()))
+	require.Empty(t, own(time.Hour.Milliseconds()+1))
+}
+
 // Create is for queues that are not there.
 func TestCreateTouchesNothingThatIsThere(t *testing.T) {
 	q := queue(t, rabbit.Options{Type: rabbit.Quorum})

@@ -9,8 +9,10 @@ import (
 
 // features is what a queue was declared with, as far as it is known.
 type features struct {
-	kind      Type // empty if it is not known
-	arguments map[string]any
+	kind       Type // empty if it is not known
+	arguments  map[string]any
+	transient  bool // it goes when the broker stops
+	autoDelete bool // it goes when its last consumer does
 }
 
 // probe finds out what a queue was declared with. AMQP has no method that tells; but RabbitMQ refuses to declare a queue
@@ -36,8 +38,10 @@ func (v *visit) probe(queue string) features {
 			return f
 		case name == "durable":
 			durable = value == "true"
+			f.transient = !durable
 		case name == "auto_delete":
 			autoDelete = value == "true"
+			f.autoDelete = autoDelete
 		case name == argType:
 			kind, _ := value.(string)
 			if f.kind = Type(kind); kind == "" {
