@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"net"
 	"strconv"
@@ -10,18 +9,16 @@ import (
 	"testing"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redeliver/redeliver/backend"
-	"github.com/redeliver/redeliver/backend/rabbit"
 	"github.com/redeliver/redeliver/internal/brokertest"
 )
 
 func TestOrdersGoThroughRabbitMQ(t *testing.T) {
 	url := brokertest.Rabbit(t)
 	name := "example_" + strings.ToLower(backend.NewID()[:10])
-	t.Cleanup(func() { remove(t, url, name) })
+	brokertest.RemoveRabbitQueue(t, url, name)
 	var out bytes.Buffer
 	require.NoError(t, run(t.Context(), &out, url, name))
 	text := out.String()
@@ -52,31 +49,6 @@ func TestOrdersGoThroughRabbitMQ(t *testing.T) {
 		require.GreaterOrEqual(t, waited, planned, line)
 	}
 	require.Equal(t, 6, attempts, text)
-}
-
-// remove deletes all that a run leaves.
-func remove(t *testing.T, url, name string) {
-	orders, err := rabbit.Open(url, name, rabbit.Options{})
-	require.NoError(t, err)
-	parked, err := orders.Parked(context.Background())
-	require.NoError(t, err)
-	require.NoError(t, orders.Close(context.Background()))
-	conn, err := amqp.Dial(url)
-	require.NoError(t, err)
-	defer conn.Close()
-	ch, err := conn.Channel()
-	require.NoError(t, err)
-	queues := []string{name, name + "_dlq"}
-	for _, p := range parked {
-		queues = append(queues, p.Name)
-	}
-	for _, queue := range queues {
-		_, err := ch.QueueDelete(queue, false, false, false)
-		require.NoError(t, err)
-	}
-	for _, suffix := range []string{".retry", ".retry.return", ".retry.dead"} {
-		require.NoError(t, ch.ExchangeDelete(name+suffix, false, false))
-	}
 }
 
 func TestRabbitMQIsRequired(t *testing.T) {
