@@ -182,7 +182,7 @@ func (q *Queue) faults(seen sight, need backend.Needs) []fault {
 					"lower that, or give the queue a limit above it, as an argument or by a RabbitMQ policy", q.name, seen.version, defaultDeliveryLimit, need.MaxLapses)
 		}
 	}
-	if ms, _ := seen.work.arguments["x-consumer-timeout"].(int64); ms > 0 {
+	if ms, _ := seen.work.arguments[argTimeout].(int64); ms > 0 {
 		if hold := time.Duration(ms) * time.Millisecond; need.HandlerBound >= hold {
 			add(true, "consumer_timeout_too_short", nil,
 				"a handler of queue %q may run for %v, and the queue's x-consumer-timeout has RabbitMQ take a message back after %v: "+

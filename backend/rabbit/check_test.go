@@ -138,6 +138,24 @@ func TestCheckFindsWhatDefeatsAPolicy(t *testing.T) {
 	})
 }
 
+// Older brokers take the argument and mind nothing of it.
+func TestCheckFindsATimeoutOfTheQueuesOwn(t *testing.T) {
+	q := queue(t, rabbit.Options{})
+	replaceQueue(t, q.Name(), amqp.Table{"x-queue-type": "quorum", "x-consumer-timeout": 60000, "x-queue-leader-locator": "balanced"})
+	conn, err := amqp.Dial(brokertest.Rabbit(t))
+	require.NoError(t, err)
+	defer conn.Close()
+	var want []string
+	if rabbit.HasQueueTimeouts(conn.Properties) {
+		want = []string{"consumer_timeout_too_short"}
+	}
+	findings, err := q.Check(t.Context(), modestNeeds)
+	require.NoError(t, err)
+	found, fatal := codes(findings)
+	require.Equal(t, want, found)
+	require.Equal(t, want, fatal)
+}
+
 // Not all that is wrong with a queue is an argument.
 func TestCheckFindsAQueueThatGoes(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -177,20 +195,21 @@ func TestCheckFindsAQueueThatGoes(t *testing.T) {
 // What depends on the version is decided by what the broker says of itself, so that no broker is needed to know it.
 func TestVersionsDiffer(t *testing.T) {
 	q := open(t, rabbit.Options{})
-	for version, c := range map[string]struct{ nack, limit bool }{
+	for version, c := range map[string]struct{ timeout, limit, nack bool }{
 		"3.10.8":       {},
-		"3.13.7":       {},
-		"4.0.9":        {limit: true},
-		"4.2.0":        {limit: true},
-		"4.3.0-rc.1":   {limit: true, nack: true},
-		"4.3.6+debian": {limit: true, nack: true},
-		"4.10.0":       {limit: true, nack: true},
-		"5.0.0":        {limit: true, nack: true},
+		"3.13.7":       {timeout: true},
+		"4.0.9":        {timeout: true, limit: true},
+		"4.2.0":        {timeout: true, limit: true},
+		"4.3.0-rc.1":   {timeout: true, limit: true, nack: true},
+		"4.3.6+debian": {timeout: true, limit: true, nack: true},
+		"4.10.0":       {timeout: true, limit: true, nack: true},
+		"5.0.0":        {timeout: true, limit: true, nack: true},
 		"":             {},
 		"nightly":      {},
 	} {
 		server := amqp.Table{"product": "RabbitMQ", "version": version}
 		require.Equal(t, c.nack, rabbit.CountsNoNack(server), version)
+		require.Equal(t, c.timeout, rabbit.HasQueueTimeouts(server), version)
 		need := modestNeeds
 		need.MaxLapses = 20
 		findings := q.Faults(server, rabbit.Quorum, nil, need)

@@ -80,3 +80,6 @@ func (q *Queue) Faults(server amqp.Table, kind Type, arguments map[string]any, n
 
 // CountsNoNack reports whether messages of a quorum queue are released by a nack with such a broker.
 func CountsNoNack(server amqp.Table) bool { return versionOf(server).countsNoNack() }
+
+// HasQueueTimeouts reports whether a quorum queue of such a broker can have a consumer timeout of its own.
+func HasQueueTimeouts(server amqp.Table) bool { return versionOf(server).hasQueueTimeouts() }

@@ -35,3 +35,6 @@ func (v version) limitsLapses() bool { return v.atLeast(4, 0) }
 
 // countsNoNack reports whether a quorum queue does not count what a consumer gives back with a nack.
 func (v version) countsNoNack() bool { return v.atLeast(4, 3) }
+
+// hasQueueTimeouts reports whether a queue can have a consumer timeout of its own.
+func (v version) hasQueueTimeouts() bool { return v.atLeast(3, 12) }
