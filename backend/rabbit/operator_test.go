@@ -30,6 +30,19 @@ func commands(t *testing.T, holds string) string {
 	return found[0]
 }
 
+// The package comment names the permissions that the page has.
+func TestPermissionsAreToldTwiceTheSame(t *testing.T) {
+	source, err := os.ReadFile("doc.go")
+	require.NoError(t, err)
+	_, comment, found := strings.Cut(string(source), "//	configure  ")
+	require.True(t, found)
+	fields := strings.Fields(comment)
+	require.Equal(t, []string{"//", "write"}, fields[1:3])
+	require.Equal(t, []string{"//", "read"}, fields[4:6])
+	granted := "'" + fields[0] + "' '" + fields[3] + "' '" + fields[6] + "'"
+	require.Equal(t, "rabbitmqctl set_permissions orders_all "+granted+"\n", commands(t, "set_permissions orders_all"))
+}
+
 // What docs/rabbitmq.md tells operators to type does what it says there.
 func TestOperatorsSeeBringBackAndDeleteWhatWaits(t *testing.T) {
 	s := brokertest.PrivateRabbit(t)

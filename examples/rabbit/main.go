@@ -66,7 +66,7 @@ func run(ctx context.Context, w io.Writer, url, name string) error {
 	if err := orders.Create(ctx); err != nil {
 		return err
 	}
-	// Not needed, since what is missing is declared when a message needs it; but then the first retry waits for that too.
+	// Not needed, since what is missing is declared when a retry needs it; but then that takes longer.
 	if err := orders.Declare(ctx, doubling); err != nil {
 		return err
 	}
