@@ -123,10 +123,10 @@ func (q *Queue) lacking(v *visit) (missing []string, err error) {
 // defaultDeliveryLimit is how often a quorum queue lets a message lapse from RabbitMQ 4.0 on, if nobody says otherwise.
 const defaultDeliveryLimit = 20
 
-// Check compares the broker with what a queue needs. Fatal findings, all but the last two of which Subscribe refuses too: queue_not_found,
-// dead_letter_queue_not_found, dead_letter_exchange_not_found, queue_type, auto_delete, topology_missing, configure_refused,
-// delivery_limit_too_low, consumer_timeout_too_short. Others are warnings: delivery_limit_unknown, delay_above_maximum, transient, drop_head,
-// message_ttl, expires; auto_delete too, where it is the dead-letter queue.
+// Check compares the broker with what a queue needs. Fatal findings, all but the last two of which Subscribe refuses too:
+// queue_not_found, dead_letter_queue_not_found, dead_letter_exchange_not_found, queue_type, auto_delete, topology_missing,
+// configure_refused, delivery_limit_too_low, consumer_timeout_too_short. Others are warnings: delivery_limit_unknown,
+// delay_above_maximum, transient, drop_head, message_ttl, expires; auto_delete too, where it is the dead-letter queue.
 //
 // To learn a queue's type and arguments it has the broker refuse a few declarations, which the broker logs. It can learn neither
 // what RabbitMQ's policies set nor the broker's consumer_timeout.
@@ -186,7 +186,7 @@ func (q *Queue) faults(seen sight, need backend.Needs) []fault {
 		if hold := time.Duration(ms) * time.Millisecond; need.HandlerBound >= hold {
 			add(true, "consumer_timeout_too_short", nil,
 				"a handler of queue %q may run for %v, and the queue's x-consumer-timeout has RabbitMQ take a message back after %v: "+
-					"lower Consumer.Timeout, or declare the queue without", q.name, need.HandlerBound, hold)
+					"lower Consumer.Timeout, or declare the queue without that argument", q.name, need.HandlerBound, hold)
 		}
 	} else if hold := q.opts.ConsumerTimeout; hold > 0 && need.HandlerBound >= hold {
 		add(true, "consumer_timeout_too_short", nil,

@@ -69,8 +69,8 @@
 // to list them, have waiting messages back at once and delete them, and what to watch. Queue.Parked lists them without
 // RabbitMQ's own tools.
 //
-// RabbitMQ policies that match the parking queues can break what is said here: message-ttl brings retries back early, expires and
-// max-length lose them. Keep the pattern of such policies away from \.retry\.
+// RabbitMQ policies that match the parking queues can break what is said here: message-ttl brings retries back early, expires
+// loses them, max-length has them refused. Keep the pattern of such policies away from \.retry\.
 //
 // What comes due while the broker is down is handed on when it starts; if the work queue is not ready at that moment, or
 // is full or missing at another, three minutes later. That is RabbitMQ's setting dead_letter_worker_publisher_confirm_timeout.
