@@ -18,16 +18,23 @@ type keeper struct {
 	r    *run
 	mu   sync.Mutex
 	held map[*job]struct{}
+	late chan struct{} // holds a token when a delivery came so late that its first heartbeat is due
 }
 
-func newKeeper(r *run) *keeper { return &keeper{r: r, held: make(map[*job]struct{})} }
+func newKeeper(r *run) *keeper {
+	return &keeper{r: r, held: make(map[*job]struct{}), late: make(chan struct{}, 1)}
+}
 
 // add takes a delivery that was received.
 func (k *keeper) add(j *job) {
 	j.parts.Store(1)
 	k.mu.Lock()
 	k.held[j] = struct{}{}
+	late := time.Until(j.leaseUntil) < k.r.lease*2/3
 	k.mu.Unlock()
+	if late {
+		signal(k.late)
+	}
 	j.d.OnLost(func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -35,29 +42,36 @@ func (k *keeper) add(j *job) {
 	})
 }
 
-// start tells that the handler is about to run; cancel is called when the lease is lost. It returns false if that has
+// start tells that the handler is about to run; its context ends when the lease is lost. It returns false if that has
 // happened already.
-func (k *keeper) start(j *job, cancel context.CancelCauseFunc) bool {
+func (k *keeper) start(j *job) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	j.cancel, j.deadline = cancel, j.started.Add(k.r.timeout)
+	j.running = true
 	return j.lost == nil
 }
 
-// remove ends the heartbeats of a delivery, waits for one that is under way, since it would overwrite a retry's delay, and
-// returns why the lease was lost, or nil.
-func (k *keeper) remove(j *job) error {
+// detach ends the heartbeats of a delivery. It returns why the lease was lost, or nil. Where a heartbeat is under way it also
+// returns a channel that is closed at its end: it has to be awaited, since it would overwrite a retry's delay.
+func (k *keeper) detach(j *job) (lost error, extending <-chan struct{}) {
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	delete(k.held, j)
-	extending, lost := j.extending, j.lost
-	k.mu.Unlock()
-	if extending != nil {
+	return j.lost, j.extending
+}
+
+// remove ends the heartbeats of a delivery whose handler is not called, and waits for one that is under way.
+func (k *keeper) remove(j *job) {
+	if _, extending := k.detach(j); extending != nil {
 		<-extending
-		k.mu.Lock()
-		lost = j.lost
-		k.mu.Unlock()
 	}
-	return lost
+}
+
+// lost is why the lease was lost, or nil.
+func (k *keeper) lost(j *job) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return j.lost
 }
 
 // left is for how long the lease surely lasts.
@@ -75,8 +89,8 @@ func (k *keeper) lose(j *job, why error) {
 	if j.lost == nil {
 		j.lost = why
 	}
-	if j.cancel != nil {
-		j.cancel(why)
+	if j.running {
+		j.ctx.lose(why)
 	}
 }
 
@@ -97,6 +111,7 @@ func (k *keeper) run() {
 		case <-k.r.serving.Done():
 			return
 		case <-timer.C:
+		case <-k.late:
 		}
 		if k.beat() {
 			timer.Reset(regular)
@@ -115,7 +130,7 @@ func (k *keeper) beat() (ok bool) {
 	k.mu.Lock()
 	for j := range k.held {
 		switch {
-		case !j.deadline.IsZero() && now.After(j.deadline.Add(patience)):
+		case j.running && now.After(j.ctx.deadline.Add(patience)):
 			overdue = append(overdue, j)
 		case j.lost == nil && j.d.Extending():
 			extend = append(extend, j)

@@ -240,12 +240,19 @@ func (r *run) endProbe(permitted bool) {
 }
 
 func (r *run) accept(batch []*backend.Delivery, probing bool) {
-	leaseUntil := time.Now().Add(r.lease)
+	now := time.Now()
 	jobs := make([]*job, len(batch))
 	for i, d := range batch {
-		jobs[i] = &job{r: r, d: d, probing: probing, leaseUntil: leaseUntil}
+		leased := now
+		if at := d.LeasedAt; !at.IsZero() && at.Before(now) {
+			leased = at
+		}
+		jobs[i] = &job{r: r, d: d, probing: probing, leaseUntil: leased.Add(r.lease)}
 		r.keeper.add(jobs[i])
-		r.observe(&Event{Kind: Received, Delivery: d})
+		received := &jobs[i].item.event
+		*received = Event{Kind: Received, Delivery: d}
+		r.observe(received)
+		*received = Event{}
 	}
 	if jobs = r.quarantine.sift(jobs); len(jobs) > 0 {
 		r.dispatch.add(jobs)
