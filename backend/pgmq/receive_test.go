@@ -2,7 +2,6 @@ package pgmq_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -406,23 +405,6 @@ func TestEveryQueryMode(t *testing.T) {
 			require.NoError(t, settle(sub, receiveOne(t, sub), ack))
 		})
 	}
-}
-
-func TestAMillionWaitingMessagesCostAConsumerNothing(t *testing.T) {
-	p := pool(t)
-	q := queue(t, p, pgmq.Options{})
-	execute(t, p, "INSERT INTO pgmq.q_"+q.Name()+" (vt, message) SELECT now() + interval '1 h' + i * interval '1 ms', '1' FROM generate_series(1, 20000) i")
-	sub := subscribe(t, q)
-	publish(t, q, `1`)
-	var plan string
-	claim := "EXPLAIN (ANALYZE, TIMING off, COSTS off, SUMMARY off) SELECT msg_id FROM pgmq.q_" + q.Name() + " WHERE vt <= statement_timestamp() ORDER BY vt LIMIT 1 FOR UPDATE SKIP LOCKED"
-	rows, err := p.Query(t.Context(), claim)
-	require.NoError(t, err)
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	require.NoError(t, err)
-	plan = fmt.Sprint(lines)
-	require.Contains(t, plan, "vt_idx")
-	require.NoError(t, settle(sub, receiveOne(t, sub), ack))
 }
 
 func TestAQueueThatIsDroppedEndsReceive(t *testing.T) {
