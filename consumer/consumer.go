@@ -17,11 +17,11 @@ import (
 
 // Defaults of the fields of Consumer that are left zero.
 const (
-	DefaultConcurrency   = 10
-	DefaultLease         = 30 * time.Second
-	DefaultTimeout       = 30 * time.Minute
-	DefaultGrace         = 15 * time.Second
-	DefaultSettleTimeout = 5 * time.Second
+	DefaultConcurrency   = 10               // handlers at once
+	DefaultLease         = 30 * time.Second // renewed every ten seconds
+	DefaultTimeout       = 30 * time.Minute // of one handler call; less where the broker allows less
+	DefaultGrace         = 15 * time.Second // for running handlers at the shutdown
+	DefaultSettleTimeout = 5 * time.Second  // of one call to the broker
 )
 
 // maxHeld bounds what a consumer may hold. More is a slip of the pen, and would overflow somewhere.

@@ -341,6 +341,14 @@ func TestOtherClientsBesideUs(t *testing.T) {
 	d = receiveOne(t, sub)
 	require.Equal(t, 2, d.Attempt)
 	require.Equal(t, 1, d.Lapses, "their read ended without an outcome")
+	for range 2 {
+		execute(t, p, "UPDATE pgmq.q_"+q.Name()+" SET vt = clock_timestamp() WHERE msg_id <> $1", theirs)
+		require.Equal(t, d.Raw.(*pgmq.Message).MsgID, read())
+	}
+	execute(t, p, "UPDATE pgmq.q_"+q.Name()+" SET vt = clock_timestamp() WHERE msg_id <> $1", theirs)
+	d = receiveOne(t, sub)
+	require.Equal(t, 2, d.Attempt)
+	require.Equal(t, 1+1+2, d.Lapses, "each read of theirs, and our delivery that they took over")
 	execute(t, p, "SELECT pgmq.archive($1::text, $2::bigint)", q.Name(), d.Raw.(*pgmq.Message).MsgID)
 	require.ErrorIs(t, settle(sub, d, ack), backend.ErrLeaseLost)
 	execute(t, p, "SELECT pgmq.archive($1::text, $2::bigint)", q.Name(), theirs)
