@@ -18,16 +18,23 @@ type keeper struct {
 	r    *run
 	mu   sync.Mutex
 	held map[*job]struct{}
+	late chan struct{} // holds a token when a delivery came so late that its first heartbeat is due
 }
 
-func newKeeper(r *run) *keeper { return &keeper{r: r, held: make(map[*job]struct{})} }
+func newKeeper(r *run) *keeper {
+	return &keeper{r: r, held: make(map[*job]struct{}), late: make(chan struct{}, 1)}
+}
 
 // add takes a delivery that was received.
 func (k *keeper) add(j *job) {
 	j.parts.Store(1)
 	k.mu.Lock()
 	k.held[j] = struct{}{}
+	late := time.Until(j.leaseUntil) < k.r.lease*2/3
 	k.mu.Unlock()
+	if late {
+		signal(k.late)
+	}
 	j.d.OnLost(func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -104,6 +111,7 @@ func (k *keeper) run() {
 		case <-k.r.serving.Done():
 			return
 		case <-timer.C:
+		case <-k.late:
 		}
 		if k.beat() {
 			timer.Reset(regular)
