@@ -53,16 +53,16 @@ func (k *keeper) start(j *job) bool {
 
 // detach ends the heartbeats of a delivery. It returns why the lease was lost, or nil. Where a heartbeat is under way it also
 // returns a channel that is closed at its end: it has to be awaited, since it would overwrite a retry's delay.
-func (k *keeper) detach(j *job) (lost error, extending <-chan struct{}) {
+func (k *keeper) detach(j *job) (extending <-chan struct{}, lost error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.held, j)
-	return j.lost, j.extending
+	return j.extending, j.lost
 }
 
 // remove ends the heartbeats of a delivery whose handler is not called, and waits for one that is under way.
 func (k *keeper) remove(j *job) {
-	if _, extending := k.detach(j); extending != nil {
+	if extending, _ := k.detach(j); extending != nil {
 		<-extending
 	}
 }
@@ -130,7 +130,7 @@ func (k *keeper) beat() (ok bool) {
 	k.mu.Lock()
 	for j := range k.held {
 		switch {
-		case j.running && now.After(j.ctx.deadline.Add(patience)):
+		case j.running && now.After(j.ctx.deadline().Add(patience)):
 			overdue = append(overdue, j)
 		case j.lost == nil && j.d.Extending():
 			extend = append(extend, j)
