@@ -96,6 +96,30 @@ func TestAShortWaitIsNotBehindALongOne(t *testing.T) {
 	})
 }
 
+// A message that waits takes up no place of its consumer, and none of its time.
+func TestAWaitTakesUpNoPlace(t *testing.T) {
+	eachType(t, func(t *testing.T, kind rabbit.Type) {
+		q := queue(t, rabbit.Options{Type: kind})
+		publish(t, q, "fails")
+		handled := make(chan string, 100)
+		consume(t, &consumer.Consumer{
+			Queue: q, Concurrency: 1, Policy: policy.Policy{MaxAttempts: 3, Backoff: policy.Fixed(time.Hour)},
+			Handler: consumer.HandlerFunc(func(_ context.Context, d *backend.Delivery) error {
+				handled <- d.ID
+				if d.ID == "fails" {
+					return errBoom
+				}
+				return nil
+			}),
+		})
+		require.Equal(t, "fails", within(t, handled))
+		for _, id := range ids(20) {
+			publish(t, q, id)
+			require.Equal(t, id, within(t, handled))
+		}
+	})
+}
+
 func TestReleasesAreNeverCounted(t *testing.T) {
 	eachType(t, func(t *testing.T, kind rabbit.Type) {
 		q := queue(t, rabbit.Options{Type: kind})
