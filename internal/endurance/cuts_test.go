@@ -36,15 +36,11 @@ func TestRabbitConsumerOutlivesCutsAndRestarts(t *testing.T) {
 			server := brokertest.PrivateRabbit(t)
 			link := brokertest.Proxy(t, server.URL())
 			quiet := slog.New(slog.DiscardHandler)
-			near := openRabbit(t, server.URL(), rabbit.Options{Logger: quiet})
+			near := openRabbit(t, server.URL(), "orders", rabbit.Options{Logger: quiet})
 			require.NoError(t, near.Create(t.Context()))
 			require.NoError(t, near.Declare(t.Context(), patient))
 			declared := time.Now()
-			batch := make([]backend.Message, messages)
-			for i := range batch {
-				batch[i] = backend.Message{ID: fmt.Sprintf("m%d", i), Body: []byte("x")}
-			}
-			require.NoError(t, near.Publish(t.Context(), batch...))
+			require.NoError(t, near.Publish(t.Context(), numbered(messages)...))
 
 			var mu sync.Mutex
 			acked := make(map[string]int) // how often each message was
@@ -52,7 +48,7 @@ func TestRabbitConsumerOutlivesCutsAndRestarts(t *testing.T) {
 			const places = 50
 			pace := time.Duration(seconds) * time.Second * places / time.Duration(messages) / 2 // so that the cuts meet a consumer at work
 			c := &consumer.Consumer{
-				Queue: openRabbit(t, link.URL(), rabbit.Options{Logger: quiet}), Policy: patient, Concurrency: places, Logger: quiet,
+				Queue: openRabbit(t, link.URL(), "orders", rabbit.Options{Logger: quiet}), Policy: patient, Concurrency: places, Logger: quiet,
 				Handler: consumer.HandlerFunc(func(ctx context.Context, d *backend.Delivery) error {
 					if d.Attempt > patient.MaxAttempts || d.Lapses > policy.DefaultMaxLapses {
 						mu.Lock()
@@ -122,14 +118,14 @@ func TestRabbitConsumerOutlivesCutsAndRestarts(t *testing.T) {
 	}
 }
 
-func openRabbit(t *testing.T, url string, opts rabbit.Options) *rabbit.Queue {
-	t.Helper()
-	q, err := rabbit.Open(url, "orders", opts)
-	require.NoError(t, err)
-	t.Cleanup(func() {
+func openRabbit(tb testing.TB, url, name string, opts rabbit.Options) *rabbit.Queue {
+	tb.Helper()
+	q, err := rabbit.Open(url, name, opts)
+	require.NoError(tb, err)
+	tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		require.NoError(t, q.Close(ctx))
+		require.NoError(tb, q.Close(ctx))
 	})
 	return q
 }
@@ -148,9 +144,7 @@ func held(server *brokertest.RabbitServer) int {
 // takeAll takes all messages of a queue.
 func takeAll(t *testing.T, url, name string) []*backend.Delivery {
 	t.Helper()
-	q, err := rabbit.Open(url, name, rabbit.Options{DeadLetterQueue: "orders"})
-	require.NoError(t, err)
-	defer q.Close(context.Background())
+	q := openRabbit(t, url, name, rabbit.Options{DeadLetterQueue: "orders"})
 	sub, err := q.Subscribe(t.Context(), backend.SubscribeOptions{MaxInFlight: 100})
 	require.NoError(t, err)
 	var all []*backend.Delivery

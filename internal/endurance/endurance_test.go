@@ -116,14 +116,19 @@ func fill(tb testing.TB, pool *pgxpool.Pool, name string, messages int) *pgmq.Qu
 	queue, err := pgmq.Open(pool, name, pgmq.Options{})
 	require.NoError(tb, err)
 	require.NoError(tb, queue.Create(tb.Context()))
-	batch := make([]backend.Message, messages)
+	if messages > 0 {
+		require.NoError(tb, queue.Publish(tb.Context(), numbered(messages)...))
+	}
+	return queue
+}
+
+// numbered returns n messages with IDs of their own.
+func numbered(n int) []backend.Message {
+	batch := make([]backend.Message, n)
 	for i := range batch {
 		batch[i] = backend.Message{ID: fmt.Sprintf("m%d", i), Body: []byte(`{"n": 1}`)}
 	}
-	if messages > 0 {
-		require.NoError(tb, queue.Publish(tb.Context(), batch...))
-	}
-	return queue
+	return batch
 }
 
 // drop removes a queue of the shared server when the test has ended.

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redeliver/redeliver/backend"
@@ -18,55 +17,13 @@ import (
 	"github.com/redeliver/redeliver/policy"
 )
 
-var lateness = policy.Policy{MaxAttempts: 2, Backoff: policy.Fixed(time.Second), Jitter: policy.EqualJitter}
-
-// sender is a queue that a test can also send to.
-type sender interface {
-	backend.Queue
-	backend.Publisher
-}
-
-// latenessQueues makes an empty queue of each broker, which goes with the test.
-var latenessQueues = map[string]func(tb testing.TB) sender{
-	"pgmq": func(tb testing.TB) sender {
-		pool := connect(tb, brokertest.Postgres(tb))
-		name := names(tb, "lateness")
-		queue := fill(tb, pool, name, 0)
-		drop(tb, pool, name)
-		return queue
-	},
-	"rabbit": func(tb testing.TB) sender {
-		url := brokertest.Rabbit(tb)
-		queue, err := rabbit.Open(url, names(tb, "lateness"), rabbit.Options{})
-		require.NoError(tb, err)
-		require.NoError(tb, queue.Create(tb.Context()))
-		require.NoError(tb, queue.Declare(tb.Context(), lateness))
-		tb.Cleanup(func() {
-			require.NoError(tb, queue.Close(context.Background()))
-			conn, err := amqp.Dial(url)
-			require.NoError(tb, err)
-			defer conn.Close()
-			ch, err := conn.Channel()
-			require.NoError(tb, err)
-			for _, name := range append(queue.ParkingQueues(lateness), queue.Name(), queue.Name()+"_dlq") {
-				_, err := ch.QueueDelete(name, false, false, false)
-				require.NoError(tb, err)
-			}
-			for _, suffix := range []string{".retry", ".retry.return", ".retry.dead"} {
-				require.NoError(tb, ch.ExchangeDelete(queue.Name()+suffix, false, false))
-			}
-		})
-		return queue
-	},
-}
-
 // Retries come back within moments of their due time, and never before.
 func TestRetriesAreInTime(t *testing.T) {
-	for name, open := range latenessQueues {
+	for name, queue := range map[string]func(testing.TB, int) backend.Queue{"pgmq": late, "rabbit": lateRabbit} {
 		t.Run(name, func(t *testing.T) {
-			late := retryLateness(t, open(t), 100)
-			require.GreaterOrEqual(t, slices.Min(late), time.Duration(0), "a retry came early")
-			require.Less(t, slices.Max(late), 5*time.Second)
+			lateness := retryLateness(t, queue, 100)
+			require.GreaterOrEqual(t, slices.Min(lateness), time.Duration(0), "a retry came early")
+			require.Less(t, slices.Max(lateness), 5*time.Second)
 		})
 	}
 }
@@ -74,36 +31,51 @@ func TestRetriesAreInTime(t *testing.T) {
 // BenchmarkRetryLateness measures how long after its due time a retry reaches its handler, with a message due every few
 // milliseconds and nothing else to do.
 func BenchmarkRetryLateness(b *testing.B) {
-	for name, open := range latenessQueues {
+	for name, queue := range map[string]func(testing.TB, int) backend.Queue{"pgmq": late, "rabbit": lateRabbit} {
 		b.Run(name, func(b *testing.B) {
-			queue := open(b)
 			for b.Loop() {
-				late := retryLateness(b, queue, 100)
-				slices.Sort(late)
-				b.ReportMetric(float64(late[len(late)/2].Microseconds())/1000, "p50-ms")
-				b.ReportMetric(float64(late[len(late)*99/100].Microseconds())/1000, "p99-ms")
-				b.ReportMetric(float64(late[0].Microseconds())/1000, "min-ms")
+				lateness := retryLateness(b, queue, 100)
+				slices.Sort(lateness)
+				b.ReportMetric(float64(lateness[len(lateness)/2].Microseconds())/1000, "p50-ms")
+				b.ReportMetric(float64(lateness[len(lateness)*99/100].Microseconds())/1000, "p99-ms")
+				b.ReportMetric(float64(lateness[0].Microseconds())/1000, "min-ms")
 			}
 		})
 	}
 }
 
-// retryLateness lets n messages fail once each, with waits of up to a second, and returns by how much each came late.
-func retryLateness(tb testing.TB, queue sender, n int) []time.Duration {
-	tb.Helper()
-	batch := make([]backend.Message, n)
-	for i := range batch {
-		batch[i] = backend.Message{Body: []byte(`{"n": 1}`)}
-	}
-	require.NoError(tb, queue.Publish(tb.Context(), batch...))
+func late(tb testing.TB, messages int) backend.Queue {
+	pool := connect(tb, brokertest.Postgres(tb))
+	name := names(tb, "lateness")
+	queue := fill(tb, pool, name, messages)
+	drop(tb, pool, name)
+	return queue
+}
 
+func lateRabbit(tb testing.TB, messages int) backend.Queue {
+	url, name := brokertest.Rabbit(tb), names(tb, "lateness")
+	queue := openRabbit(tb, url, name, rabbit.Options{})
+	require.NoError(tb, queue.Create(tb.Context()))
+	require.NoError(tb, queue.Declare(tb.Context(), lateOnce))
+	brokertest.RemoveRabbitQueue(tb, url, name)
+	require.NoError(tb, queue.Publish(tb.Context(), numbered(messages)...))
+	return queue
+}
+
+// lateOnce waits for half a second to a second.
+var lateOnce = policy.Policy{MaxAttempts: 2, Backoff: policy.Fixed(time.Second), Jitter: policy.EqualJitter}
+
+// retryLateness lets n messages fail once each, with waits of up to a second, and returns by how much each came late.
+func retryLateness(tb testing.TB, open func(testing.TB, int) backend.Queue, n int) []time.Duration {
+	tb.Helper()
+	queue := open(tb, n)
 	var mu sync.Mutex
 	due := make(map[string]time.Time) // of the first failure at first, then of the retry
-	var late []time.Duration
+	var lateness []time.Duration
 	done := make(chan struct{})
 	c := &consumer.Consumer{
 		Queue: queue, Concurrency: 10, Lease: lease,
-		Policy: lateness,
+		Policy: lateOnce,
 		Handler: consumer.HandlerFunc(func(_ context.Context, d *backend.Delivery) error {
 			now := time.Now()
 			mu.Lock()
@@ -112,8 +84,8 @@ func retryLateness(tb testing.TB, queue sender, n int) []time.Duration {
 				due[d.ID] = now
 				return errors.New("once")
 			}
-			late = append(late, now.Sub(due[d.ID]))
-			if len(late) == n {
+			lateness = append(lateness, now.Sub(due[d.ID]))
+			if len(lateness) == n {
 				close(done)
 			}
 			return nil
@@ -138,5 +110,5 @@ func retryLateness(tb testing.TB, queue sender, n int) []time.Duration {
 	}
 	stop()
 	require.NoError(tb, <-ended)
-	return late
+	return lateness
 }
