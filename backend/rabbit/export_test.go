@@ -31,6 +31,16 @@ func Crash(sub backend.Subscription) {
 	}
 }
 
+// Remembered returns how many deliveries a subscription remembers, settled or not.
+func Remembered(sub backend.Subscription) int {
+	s := sub.(*subscription)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session.mu.Lock()
+	defer s.session.mu.Unlock()
+	return len(s.session.order)
+}
+
 // Known returns the names of the parking queues that were declared through q.
 func (q *Queue) Known() (names []string) {
 	for _, b := range q.ladder {

@@ -158,6 +158,27 @@ func TestAHandlerMayUseTheBrokersOwnMessage(t *testing.T) {
 	})
 }
 
+// What is settled is forgotten, whoever settled it, and however long the delivery before it is held.
+func TestWhatIsSettledIsForgotten(t *testing.T) {
+	const n = 1000
+	for name, settled := range map[string]func(backend.Subscription, *backend.Delivery) error{
+		"by Settle":      func(sub backend.Subscription, d *backend.Delivery) error { return settle(sub, d, ack) },
+		"by the handler": func(_ backend.Subscription, d *backend.Delivery) error { return d.Raw.(*rabbit.Message).Ack(false) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := queue(t, rabbit.Options{Type: rabbit.Classic})
+			sub := subscribe(t, q)
+			publish(t, q, ids(n)...)
+			held := receiveOne(t, sub)
+			for range n - 1 {
+				require.NoError(t, settled(sub, receiveOne(t, sub)))
+			}
+			require.Less(t, rabbit.Remembered(sub), n/2)
+			require.NoError(t, settle(sub, held, ack))
+		})
+	}
+}
+
 // A handler that acks by itself and then fails leaves nothing to be done.
 func TestAConsumerLeavesAloneWhatItsHandlerSettled(t *testing.T) {
 	q := queue(t, rabbit.Options{})

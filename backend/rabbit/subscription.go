@@ -3,6 +3,7 @@ package rabbit
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -342,8 +343,8 @@ func (ss *session) hold(d *delivery) (dropped []uint64) {
 	ss.latest = tag
 	ss.held[tag] = d
 	ss.current++
-	if ss.first > 2*len(ss.held)+64 {
-		ss.order = append(ss.order[:0], ss.order[ss.first:]...)
+	if len(ss.order) > 2*len(ss.held)+64 {
+		ss.order = slices.DeleteFunc(ss.order, func(tag uint64) bool { return ss.held[tag] == nil })
 		ss.first = 0
 	}
 	ss.order = append(ss.order, tag)
