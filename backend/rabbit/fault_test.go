@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"runtime"
 	"strings"
 	"sync"
@@ -279,6 +280,41 @@ func TestASilentLinkIsTakenForDead(t *testing.T) {
 	link.Cut()
 	link.Restore()
 	require.Equal(t, 1, receiveOne(t, sub).Lapses)
+}
+
+// While a broker is slow to confirm the copy that counts a lapse, it is not sent another.
+func TestALapseIsCountedInOneCopyHoweverSlowTheBroker(t *testing.T) {
+	t.Parallel()
+	q := queue(t, rabbit.Options{Type: rabbit.Classic})
+	link := brokertest.Proxy(t, brokertest.Rabbit(t))
+	var slow atomic.Bool // new connections go through the link
+	slow.Store(true)
+	broker, err := url.Parse(brokertest.Rabbit(t))
+	require.NoError(t, err)
+	far := through(t, link, q, rabbit.Options{Heartbeat: time.Minute, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if !slow.Load() {
+			address = broker.Host
+		}
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}})
+	publish(t, far, "m") // over the connection that copies will go by
+	require.NoError(t, far.Declare(t.Context()))
+	slow.Store(false)
+	near := subscribe(t, q)
+	receiveOne(t, near)
+	link.Hold(brokertest.FromBroker)
+	rabbit.Crash(near)
+
+	sub := subscribe(t, far)
+	d := receiveOne(t, sub)
+	require.Equal(t, 1, d.Lapses)
+	ds, err := receiveFor(sub, 8*time.Second) // for longer than one try takes
+	require.ErrorIs(t, err, errTimeout, "%d more copies", len(ds))
+	require.NoError(t, settle(sub, d, ack))
+	link.Restore()
+	requireNothing(t, sub)
+	require.NoError(t, sub.Close(t.Context()))
+	require.Zero(t, ready(t, q), "the original is acked once its copy is confirmed")
 }
 
 // A message that takes its consumer's connection down each time comes to an end, and the others do not suffer.

@@ -540,35 +540,53 @@ func (s *subscription) countAll(ds []*delivery) ([]*delivery, error) {
 	ctx, cancel := context.WithTimeout(s.life, releaseTime)
 	defer cancel()
 	q := s.queue
-	var left []*delivery
+	var left, sent, uncountable []*delivery
 	var errs []error
-	var parcels []*parcel
-	var sent []*delivery
+	var parcels, fresh []*parcel
 	for _, d := range ds {
-		if d.message.session.gone() != nil {
+		m := &d.message
+		if m.session.gone() != nil {
 			continue
 		}
-		p, err := q.lapsed(d)
-		if err != nil {
-			// It cannot be counted, which is no reason to keep it from being handled.
-			q.log.Warn("rabbit: the lapse of a message cannot be counted", "message_id", d.ID, "error", err)
-			s.putBack([]*delivery{d}, linger)
-			continue
-		}
-		if err := p.lack(q.ensure(ctx, p.needs...)); err != nil {
-			return ds, err
+		// A copy that may yet be confirmed is not followed by another: a slow broker would be sent more and more of them.
+		p := m.unsure
+		if p == nil {
+			var err error
+			if p, err = q.lapsed(d); err != nil {
+				// It cannot be counted, which is no reason to keep it from being handled.
+				q.log.Warn("rabbit: the lapse of a message cannot be counted", "message_id", d.ID, "error", err)
+				uncountable = append(uncountable, d)
+				continue
+			}
+			if err := p.lack(q.ensure(ctx, p.needs...)); err != nil {
+				return ds, err
+			}
+			fresh = append(fresh, p)
 		}
 		parcels, sent = append(parcels, p), append(sent, d)
 	}
-	for i, err := range q.copies.publish(ctx, parcels) {
+	s.putBack(uncountable, linger)
+	q.copies.post(fresh)
+	for i, p := range parcels {
 		d := sent[i]
+		m := &d.message
+		var err error
+		if m.unsure == p {
+			err = p.later(ctx)
+		} else {
+			err = q.copies.await(ctx, p)
+		}
+		m.unsure = nil
 		if err == nil {
 			// If the channel is gone the message comes back, and is counted once more.
-			_ = d.message.session.end(&d.message, ack)
+			_ = m.session.end(m, ack)
 			continue
 		}
 		if errors.Is(err, backend.ErrUnknown) {
 			q.log.Debug("rabbit: the copy of a message may be there twice", "message_id", d.ID, "error", err)
+			if !p.ended() {
+				m.unsure = p
+			}
 		}
 		left, errs = append(left, d), append(errs, err)
 	}
