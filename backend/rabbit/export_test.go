@@ -41,6 +41,16 @@ func Remembered(sub backend.Subscription) int {
 	return len(s.session.order)
 }
 
+// Shut reports whether a subscription keeps acks back.
+func Shut(sub backend.Subscription) bool {
+	s := sub.(*subscription)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session.mu.Lock()
+	defer s.session.mu.Unlock()
+	return s.session.gate != nil
+}
+
 // Known returns the names of the parking queues that were declared through q.
 func (q *Queue) Known() (names []string) {
 	for _, b := range q.ladder {

@@ -317,6 +317,51 @@ func TestALapseIsCountedInOneCopyHoweverSlowTheBroker(t *testing.T) {
 	require.Zero(t, ready(t, q), "the original is acked once its copy is confirmed")
 }
 
+// While the broker is told to end a consumer acks are kept back. If it does not answer, a settlement still ends with its
+// context, and can be tried again.
+func TestASettlementEndsWithItsContextWhileAConsumerEnds(t *testing.T) {
+	t.Parallel()
+	q := queue(t, rabbit.Options{})
+	link := brokertest.Proxy(t, brokertest.Rabbit(t))
+	var silent atomic.Bool // new connections go through the link
+	broker, err := url.Parse(brokertest.Rabbit(t))
+	require.NoError(t, err)
+	far := through(t, link, q, rabbit.Options{Heartbeat: time.Minute, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if !silent.Load() {
+			address = broker.Host
+		}
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}})
+	publish(t, far, "a", "b") // over the connection that copies will go by
+	require.NoError(t, far.Declare(t.Context()))
+	silent.Store(true)
+	sub := subscribe(t, far)
+	var held []*backend.Delivery
+	for len(held) < 2 {
+		ds, err := receiveFor(sub, patience) // asks for more than there is
+		require.NoError(t, err)
+		held = append(held, ds...)
+	}
+	link.Hold(brokertest.FromBroker)
+	require.Eventually(t, func() bool { return rabbit.Shut(sub) }, patience, time.Millisecond)
+	for i, st := range []backend.Settlement{ack, retry(0)} {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		begun := time.Now()
+		st.Delivery = held[i]
+		err := sub.Settle(ctx, []backend.Settlement{st})
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, backend.ErrLeaseLost)
+		require.Less(t, time.Since(begun), patience/2)
+	}
+	link.Restore()
+	require.NoError(t, settle(sub, held[0], ack))
+	require.NoError(t, settle(sub, held[1], retry(0)))
+	d := receiveOne(t, sub)
+	require.Equal(t, [3]any{held[1].ID, 2, 0}, [3]any{d.ID, d.Attempt, d.Lapses})
+	requireNothing(t, sub)
+}
+
 // A message that takes its consumer's connection down each time comes to an end, and the others do not suffer.
 func TestAMessageThatKillsItsConsumerIsAbandoned(t *testing.T) {
 	eachType(t, func(t *testing.T, kind rabbit.Type) {

@@ -2,6 +2,7 @@ package rabbit
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -76,7 +77,7 @@ func (a acknowledger) settle(multiple bool, f func(*amqp.Channel, uint64) error)
 	if err := d.BeginSettle(); err != nil {
 		return fmt.Errorf("rabbit: %w", err)
 	}
-	err := d.message.session.end(&d.message, f)
+	err := d.message.session.end(context.Background(), &d.message, f)
 	d.EndSettle(err)
 	return err
 }

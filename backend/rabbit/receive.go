@@ -579,7 +579,7 @@ func (s *subscription) countAll(ds []*delivery) ([]*delivery, error) {
 		m.unsure = nil
 		if err == nil {
 			// If the channel is gone the message comes back, and is counted once more.
-			_ = m.session.end(m, ack)
+			_ = m.session.end(context.Background(), m, ack)
 			continue
 		}
 		if errors.Is(err, backend.ErrUnknown) {

@@ -65,14 +65,14 @@ func (s *subscription) settle(ctx context.Context, items []*item, errs []error) 
 		case it.Outcome == backend.Ack || it.Outcome == backend.Discard:
 			acks = append(acks, it)
 		case it.Outcome == backend.Release && m.session.nack && m.unsure == nil:
-			s.finish(it, m.session.end(m, nack), errs)
+			s.finish(it, m.session.end(ctx, m, nack), errs)
 		case m.session.gone() != nil:
 			s.finish(it, m.session.gone(), errs)
 		default:
 			copies = append(copies, it)
 		}
 	}
-	s.acknowledge(acks, func(it *item, err error) { s.finish(it, err, errs) })
+	s.acknowledge(ctx, acks, func(it *item, err error) { s.finish(it, err, errs) })
 	copies = s.move(ctx, copies, errs)
 	if len(copies) > 0 {
 		// No queue took these: somebody has deleted what was declared.
@@ -126,8 +126,14 @@ func (s *subscription) move(ctx context.Context, items []*item, errs []error) (u
 	q.graves.post(graves)
 	var done []*item // confirmed
 	flush := func() {
-		s.acknowledge(done, func(it *item, err error) {
-			if err != nil {
+		s.acknowledge(ctx, done, func(it *item, err error) {
+			switch {
+			case err == nil:
+			case ctx.Err() != nil && !errors.Is(err, backend.ErrLeaseLost):
+				// It can be settled again, which must not send another copy.
+				it.message.unsure, it.message.unsureOf = it.parcel, it.Settlement
+				err = fmt.Errorf("%w: the copy is there, and the message is too: %w", backend.ErrUnknown, err)
+			default:
 				// Not wrapped: it says that nothing has changed.
 				err = fmt.Errorf("%w: the copy is there, and the message may be too: %v", backend.ErrUnknown, err)
 			}
@@ -155,7 +161,7 @@ func (s *subscription) move(ctx context.Context, items []*item, errs []error) (u
 }
 
 // acknowledge acks the originals of items, and calls f for each with the outcome.
-func (s *subscription) acknowledge(items []*item, f func(*item, error)) {
+func (s *subscription) acknowledge(ctx context.Context, items []*item, f func(*item, error)) {
 	for len(items) > 0 {
 		// Nearly always all came by the same channel.
 		ss := items[0].message.session
@@ -168,7 +174,7 @@ func (s *subscription) acknowledge(items []*item, f func(*item, error)) {
 				others = append(others, it)
 			}
 		}
-		for i, err := range ss.acknowledge(ms) {
+		for i, err := range ss.acknowledge(ctx, ms) {
 			f(these[i], err)
 		}
 		items = others

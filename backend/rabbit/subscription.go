@@ -231,8 +231,8 @@ func (ss *session) goneLocked() error {
 }
 
 // end settles a delivery on the channel that it came by, and forgets it.
-func (ss *session) end(m *Message, f func(*amqp.Channel, uint64) error) error {
-	if err := ss.enter(); err != nil {
+func (ss *session) end(ctx context.Context, m *Message, f func(*amqp.Channel, uint64) error) error {
+	if err := ss.enter(ctx); err != nil {
 		return err
 	}
 	defer ss.mu.Unlock()
@@ -241,9 +241,9 @@ func (ss *session) end(m *Message, f func(*amqp.Channel, uint64) error) error {
 
 // acknowledge acks deliveries of the session, and returns an error for each, in their order. RabbitMQ takes one ack for all
 // that it sent up to some delivery, if none of those is left unsettled.
-func (ss *session) acknowledge(ms []*Message) []error {
+func (ss *session) acknowledge(ctx context.Context, ms []*Message) []error {
 	errs := make([]error, len(ms))
-	if err := ss.enter(); err != nil {
+	if err := ss.enter(ctx); err != nil {
 		for i := range errs {
 			errs[i] = err
 		}
@@ -297,13 +297,18 @@ func (ss *session) front() (last uint64, n int) {
 	return last, n
 }
 
-// enter locks the session once it may settle deliveries. It fails if its channel is gone.
-func (ss *session) enter() error {
+// enter locks the session once it may settle deliveries. It fails if its channel is gone, or if ctx ends while acks are kept
+// back.
+func (ss *session) enter(ctx context.Context) error {
 	ss.mu.Lock()
 	for ss.gate != nil {
 		gate := ss.gate
 		ss.mu.Unlock()
-		<-gate
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return fmt.Errorf("not settled: the broker is slow to end a consumer: %w", ctx.Err())
+		}
 		ss.mu.Lock()
 	}
 	if err := ss.goneLocked(); err != nil {
