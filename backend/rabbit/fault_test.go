@@ -39,6 +39,7 @@ func through(t *testing.T, link *brokertest.Link, q *rabbit.Queue, opts rabbit.O
 
 // Wherever the link is cut, the message is there, once or more often.
 func TestNothingIsLostWhereverTheLinkIsCut(t *testing.T) {
+	t.Parallel()
 	// After how many bytes to cut: of what a settlement sends, and of what it receives.
 	all := map[brokertest.Direction][]int64{
 		brokertest.ToBroker:   {0, 30, 60, 120, 250, 400, 500, 550, 600, 650, 700, 750, 800},
@@ -266,6 +267,7 @@ func within[T any](t *testing.T, ch <-chan T) (v T) {
 
 // A peer that is gone without a word is found out by its silence.
 func TestASilentLinkIsTakenForDead(t *testing.T) {
+	t.Parallel()
 	q := queue(t, rabbit.Options{})
 	link := brokertest.Proxy(t, brokertest.Rabbit(t))
 	far := through(t, link, q, rabbit.Options{Heartbeat: time.Second})
@@ -394,6 +396,7 @@ func TestAMessageThatKillsItsConsumerIsAbandoned(t *testing.T) {
 }
 
 func TestMessagesOutliveManyCuts(t *testing.T) {
+	t.Parallel()
 	eachType(t, func(t *testing.T, kind rabbit.Type) {
 		const count, cuts = 10, 21 // one more than RabbitMQ 4 allows where nobody says otherwise
 		opts := rabbit.Options{Type: kind}
@@ -576,6 +579,7 @@ func TestABlockedBrokerIsWaitedOut(t *testing.T) {
 }
 
 func TestWhatWaitsOutlivesARestart(t *testing.T) {
+	t.Parallel()
 	const (
 		down  = 2 * time.Second // come due while the broker is down
 		later = 20 * time.Second
@@ -634,6 +638,7 @@ func TestWhatWaitsOutlivesARestart(t *testing.T) {
 }
 
 func TestConnectionsThatTheBrokerClosesAreMadeAnew(t *testing.T) {
+	t.Parallel()
 	s := brokertest.PrivateRabbit(t)
 	q := queueAt(t, s.URL(), rabbit.Options{Logger: slog.New(slog.DiscardHandler)})
 	sub := subscribe(t, q)
