@@ -115,7 +115,7 @@ func (k *kernel) add(in []float64, n int) []float64 {
 const cells = 1 << 16
 
 // work bounds the grid where there are thousands of attempts.
-const work = 1 << 26
+const work = 1 << 24
 
 // negligible is a share of messages that is not followed further.
 const negligible = 1e-12

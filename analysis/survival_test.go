@@ -255,3 +255,43 @@ func ExampleSchedule_Survival() {
 	// at any time in it: 87.1 % survive
 	// certain to 0.1 %: true
 }
+
+// Waits of a few nanoseconds are all counted out: there the grid is exact, and
+// so are the shares.
+func TestFewNanosecondsAreExact(t *testing.T) {
+	for _, unit := range []time.Duration{1, 2, 3} {
+		for _, age := range []time.Duration{0, 4, 6, 9} {
+			p := policy.Policy{MaxAttempts: 4, MaxAge: age, Backoff: policy.Steps{3, 5, 4}, Jitter: policy.FullJitter}
+			limits := backend.Limits{Granularity: unit}
+			var last []time.Duration
+			for a := range time.Duration(4) {
+				for b := range time.Duration(6) {
+					for c := range time.Duration(5) {
+						at := time.Duration(0)
+						for _, delay := range []time.Duration{a, b, c} {
+							next := at + limits.Applied(delay)
+							if age > 0 && next > age {
+								break
+							}
+							at = next
+						}
+						last = append(last, at)
+					}
+				}
+			}
+			s := schedule(t, p, analysis.Conditions{Broker: analysis.Broker{Limits: limits}})
+			for outage := time.Duration(1); outage < 18; outage++ {
+				alive, spent := 0.0, 0.0
+				for _, at := range last {
+					if at >= outage {
+						alive += 1 / float64(len(last))
+					}
+					spent += float64(min(at, outage)) / float64(outage) / float64(len(last))
+				}
+				got := s.Survival(outage)
+				require.InDelta(t, alive, got.AtStart.Value, 2e-9, "unit %d, age %d, outage %d", unit, age, outage)
+				require.InDelta(t, spent, got.Within.Value, 2e-9, "unit %d, age %d, outage %d", unit, age, outage)
+			}
+		}
+	}
+}
