@@ -63,9 +63,9 @@ func Parse(name string, data []byte, opts Options) (*File, error) {
 	if isJSON(name, data) {
 		parse = parseJSON
 	}
-	root, fault := parse(name, data)
-	if fault != nil {
-		return nil, &Error{[]*Fault{fault}}
+	root, faults := parse(name, data)
+	if faults != nil {
+		return nil, &Error{arranged(faults)}
 	}
 	d := &decoder{opts: opts}
 	f := d.file(root)

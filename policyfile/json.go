@@ -10,26 +10,21 @@ import (
 
 // parseJSON reads a JSON document. It does not go through the YAML parser: not all JSON is YAML, and much that is no JSON
 // is.
-func parseJSON(file string, data []byte) (*node, *Fault) {
+func parseJSON(file string, data []byte) (*node, []*Fault) {
 	r := &jsonReader{file: file, data: data, dec: json.NewDecoder(bytes.NewReader(data))}
 	r.dec.UseNumber()
 	n, err := r.value()
+	at := r.next()
 	if err == nil {
-		at := r.next()
 		if _, err := r.dec.Token(); err != io.EOF {
-			return nil, newFault(at, "", "there is more after the document: a file holds one")
+			return nil, []*Fault{newFault(at, "", "there is more after the document: a file holds one")}
 		}
 		return n, nil
-	}
-	at := r.next()
-	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) {
-		at = r.at(int(syntax.Offset) - 1)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		at, err = r.at(len(data)), errors.New("the document ends too early")
 	}
-	return nil, newFault(at, "", "not JSON: %v", err)
+	return nil, []*Fault{newFault(at, "", "not JSON: %v", err)}
 }
 
 type jsonReader struct {

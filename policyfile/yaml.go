@@ -10,11 +10,11 @@ import (
 )
 
 // parseYAML reads a YAML document. Duplicate keys are let through here and found later, with all other faults.
-func parseYAML(file string, data []byte) (n *node, fault *Fault) {
+func parseYAML(file string, data []byte) (n *node, faults []*Fault) {
 	defer func() {
 		// The parser has not met every malformed document yet.
 		if v := recover(); v != nil {
-			n, fault = nil, newFault(place{file, 1, 1}, "", "not YAML: the parser gave up: %v", v)
+			n, faults = nil, []*Fault{newFault(place{file, 1, 1}, "", "not YAML: the parser gave up: %v", v)}
 		}
 	}()
 	tree, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
@@ -28,7 +28,7 @@ func parseYAML(file string, data []byte) (n *node, fault *Fault) {
 				at = place{file, t.Position.Line, t.Position.Column}
 			}
 		}
-		return nil, newFault(at, "", "not YAML: %s", problem)
+		return nil, []*Fault{newFault(at, "", "not YAML: %s", problem)}
 	}
 	r := &yamlReader{file: file, anchors: map[string]*node{}}
 	var documents []*ast.DocumentNode
@@ -39,19 +39,19 @@ func parseYAML(file string, data []byte) (n *node, fault *Fault) {
 	}
 	switch len(documents) {
 	case 0:
-		return nil, newFault(place{file, 1, 1}, "", "the file is empty")
+		return nil, []*Fault{newFault(place{file, 1, 1}, "", "the file is empty")}
 	case 1:
 		n = r.node(documents[0].Body)
-		return n, r.fault
+		return n, r.faults
 	default:
-		return nil, newFault(r.at(documents[1].Body.GetToken()), "", "there is more after the document: a file holds one")
+		return nil, []*Fault{newFault(r.at(documents[1].Body.GetToken()), "", "there is more after the document: a file holds one")}
 	}
 }
 
 type yamlReader struct {
 	file    string
 	anchors map[string]*node
-	fault   *Fault // the first that keeps the document from being read
+	faults  []*Fault // what keeps the document from being understood
 }
 
 func (r *yamlReader) at(t *token.Token) place {
@@ -63,9 +63,7 @@ func (r *yamlReader) at(t *token.Token) place {
 
 // refuse notes a fault, and returns a node to go on with.
 func (r *yamlReader) refuse(at place, format string, args ...any) *node {
-	if r.fault == nil {
-		r.fault = newFault(at, "", format, args...)
-	}
+	r.faults = append(r.faults, newFault(at, "", format, args...))
 	return &node{place: at}
 }
 
@@ -96,6 +94,9 @@ func (r *yamlReader) node(v ast.Node) *node {
 		}
 		return n
 	case *ast.MappingNode:
+		if !v.IsFlowStyle && len(v.Values) > 0 {
+			at = r.at(v.Values[0].Key.GetToken())
+		}
 		n := &node{kind: mapping, place: at}
 		for _, e := range v.Values {
 			n.entries = append(n.entries, r.entry(e))
@@ -114,7 +115,9 @@ func (r *yamlReader) node(v ast.Node) *node {
 		if !ok {
 			return r.refuse(at, "the alias *%s has no anchor &%s before it", name, name)
 		}
-		return n
+		here := *n
+		here.place = at
+		return &here
 	case *ast.TagNode:
 		return r.refuse(at, "the tag %s is not supported: leave it out", v.Start.Value)
 	default:
