@@ -3,6 +3,7 @@ package consumer
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/redeliver/redeliver/backend"
@@ -86,7 +87,7 @@ func sound(err error) (checked error) {
 	}()
 	_ = err.Error()
 	_ = errors.Is(err, ErrShutdown)
-	_ = errors.As(err, new(*PanicError))
+	_, _ = errors.AsType[*PanicError](err)
 	_, _ = policy.Hint(err)
 	return err
 }
@@ -110,7 +111,7 @@ func (r *run) redact(text string) (redacted string) {
 // package policy's or of JSON's.
 func errorType(err error) (name string) {
 	for err != nil {
-		name = fmt.Sprintf("%T", err)
+		name = reflect.TypeOf(err).String()
 		if !strings.HasPrefix(name, "*fmt.wrap") && !strings.HasPrefix(name, "*policy.") && name != "*errors.joinError" && name != "*consumer.decodeError" {
 			return name
 		}
