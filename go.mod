@@ -3,6 +3,7 @@ module github.com/redeliver/redeliver
 go 1.26
 
 require (
+	github.com/goccy/go-yaml v1.19.2
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/jackc/puddle/v2 v2.2.3
 	github.com/rabbitmq/amqp091-go v1.16.0

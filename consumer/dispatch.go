@@ -7,11 +7,16 @@ import (
 )
 
 // dispatch starts handlers: at most concurrency at once, in the order of receipt, and of a group one at a time.
+//
+// A worker handles what is ready, one delivery after the other, and ends when nothing is. Each that begins a delivery while
+// more are ready starts another worker, and no more than one is on its way at a time. So a hundred handlers that block run in
+// a hundred goroutines at once, while those that return at once need few, which keep their stacks.
 type dispatch struct {
 	r  *run
 	mu sync.Mutex
 
-	running  int
+	workers  int               // each has a handler that has not returned, or is about to
+	starting bool              // a worker was started and has not begun
 	ready    []*job            // received, free to start, in order
 	groups   map[string][]*job // by group, the one under way first
 	draining bool
@@ -39,42 +44,58 @@ func (s *dispatch) add(jobs []*job) {
 				continue
 			}
 		}
-		if s.enqueue(j) {
-			go j.run()
-		}
+		s.ready = append(s.ready, j)
 	}
+	s.start()
 }
 
-// enqueue reports whether j may start at once; else it waits its turn. It is called with s.mu held.
-func (s *dispatch) enqueue(j *job) (start bool) {
-	if s.running < s.r.concurrency {
-		s.running++
-		return true
-	}
-	s.ready = append(s.ready, j)
-	return false
-}
-
-// returned tells that a handler has returned, and starts the next.
-func (s *dispatch) returned() {
-	s.mu.Lock()
-	if len(s.ready) == 0 {
-		s.running--
-		s.mu.Unlock()
+// start starts a worker if one is wanted. It is called with s.mu held.
+func (s *dispatch) start() {
+	if s.starting || len(s.ready) == 0 || s.workers == s.r.concurrency {
 		return
+	}
+	s.starting = true
+	s.workers++
+	go s.work(true)
+}
+
+// work is the life of a worker; fresh tells that start has just started it.
+func (s *dispatch) work(fresh bool) {
+	through := false
+	defer func() {
+		if !through {
+			go s.work(false) // in place of this one, whose handler has ended the goroutine
+		}
+	}()
+	for j := s.next(fresh); j != nil; j = s.next(false) {
+		j.run()
+	}
+	through = true
+}
+
+// next returns what a worker handles next, or nil if nothing is ready: the worker then counts no more.
+func (s *dispatch) next(fresh bool) *job {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if fresh {
+		s.starting = false
+	}
+	if len(s.ready) == 0 {
+		s.workers--
+		return nil
 	}
 	next := s.ready[0]
 	s.ready[0] = nil
 	s.ready = s.ready[1:]
-	s.mu.Unlock()
-	go next.run()
+	s.start()
+	return next
 }
 
 // handlers is how many handlers have not returned.
 func (s *dispatch) handlers() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.running
+	return s.workers
 }
 
 // ended tells how a delivery ended. The next of its group may then start; after anything but success the rest of the group
@@ -108,11 +129,9 @@ func (s *dispatch) ended(j *job, outcome backend.Outcome) {
 		return
 	}
 	s.groups[group] = rest
-	start := s.enqueue(rest[0])
+	s.ready = append(s.ready, rest[0])
+	s.start()
 	s.mu.Unlock()
-	if start {
-		go rest[0].run()
-	}
 }
 
 // drain releases what has not started, and all that is added from now on.

@@ -3,6 +3,7 @@ package consumer
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/redeliver/redeliver/backend"
@@ -60,14 +61,14 @@ func (r *run) choose(d *backend.Delivery) (name string) {
 	return r.c.Choose(d)
 }
 
-// decide asks the policy. Curves and random sources may be the user's own code: one that panics is left out.
+// decide asks the policy. Curves, matchers and random sources may be the user's own code: where one panics, all are left out.
 func (r *run) decide(d *policy.Decision, p *policy.Policy, f policy.Failure) {
 	defer func() {
 		if v := recover(); v != nil {
-			r.logger.ErrorContext(r.base, "redeliver: the policy's curve or random source panicked; a default curve decides",
+			r.logger.ErrorContext(r.base, "redeliver: the policy's curve, a matcher of its rules or its random source panicked; a default curve decides",
 				"queue", r.name, "policy", p.Name, "message_id", f.MessageID, "panic", r.redact(fmt.Sprint(v)))
 			plain := *p
-			plain.Backoff, plain.Rand = nil, nil
+			plain.Backoff, plain.Rules, plain.Rand = nil, nil, nil
 			*d = plain.Decide(f)
 		}
 	}()
@@ -86,7 +87,7 @@ func sound(err error) (checked error) {
 	}()
 	_ = err.Error()
 	_ = errors.Is(err, ErrShutdown)
-	_ = errors.As(err, new(*PanicError))
+	_, _ = errors.AsType[*PanicError](err)
 	_, _ = policy.Hint(err)
 	return err
 }
@@ -110,7 +111,7 @@ func (r *run) redact(text string) (redacted string) {
 // package policy's or of JSON's.
 func errorType(err error) (name string) {
 	for err != nil {
-		name = fmt.Sprintf("%T", err)
+		name = reflect.TypeOf(err).String()
 		if !strings.HasPrefix(name, "*fmt.wrap") && !strings.HasPrefix(name, "*policy.") && name != "*errors.joinError" && name != "*consumer.decodeError" {
 			return name
 		}

@@ -20,60 +20,51 @@ type job struct {
 
 	// Guarded by keeper.mu.
 	leaseUntil time.Time
-	lost       error                   // why the lease is gone; nil while it is held
-	extending  chan struct{}           // closed when the extension that is under way has ended; nil if there is none
-	cancel     context.CancelCauseFunc // of the running handler
-	deadline   time.Time               // of the running handler
+	lost       error         // why the lease is gone; nil while it is held
+	extending  chan struct{} // closed when the extension that is under way has ended; nil if there is none
+	running    bool          // the handler was called
 
 	permitted bool // by the breaker
 	governing *governing
 	item      item
-	ended     chan struct{}   // closed at the end if somebody watches
-	ctx       context.Context // of the handler
-	started   time.Time
-	finished  atomic.Bool  // the outcome is decided; what the handler returns later changes nothing
-	parts     atomic.Int32 // what still keeps the delivery's place: its settlement, and a handler that has not returned
+	ended     chan struct{}  // closed at the end if somebody watches
+	ctx       handlerContext // from the start of the handler
+	began     time.Time      // when the handler was called
+	finished  atomic.Bool    // the outcome is decided; what the handler returns later changes nothing
+	parts     atomic.Int32   // what still keeps the delivery's place: its settlement, and a handler that has not returned
 }
 
-// run handles the delivery. It has one of the dispatch's running places and gives it back.
+// run handles the delivery.
 func (j *job) run() {
 	r := j.r
 	j.governing = r.govern(j.d)
 	if j.refused() {
-		r.dispatch.returned()
 		return
 	}
 	if b := r.c.Breaker; b != nil {
 		if !b.TryAcquirePermit() {
-			r.dispatch.returned()
 			j.release()
 			return
 		}
 		j.permitted = true
 	}
 	j.d.Last = j.governing.policy.IsLast(j.d.Attempt)
-
-	held, cancel := context.WithCancelCause(r.handlers)
-	defer cancel(nil)
-	ctx, stop := context.WithTimeoutCause(held, r.timeout, r.timedOut)
-	defer stop()
-	j.ctx, j.started = ctx, time.Now()
+	j.began = time.Now()
+	j.ctx.begin(r.handlers, j.began.Add(r.timeout), r.timedOut)
 	j.parts.Add(1)
-	if !r.keeper.start(j, cancel) {
+	defer j.part()
+	if !r.keeper.start(j) {
 		// The lease went while the delivery waited for its turn.
 		r.recordOutcome(backend.ErrLeaseLost)
-		r.dispatch.returned()
 		j.finish(backend.ErrLeaseLost)
-		j.part()
 		return
 	}
+	defer j.ctx.end()
 	protect(
-		func() error { return r.c.Handler.Handle(ctx, j.d) },
+		func() error { return r.c.Handler.Handle(&j.ctx, j.d) },
 		func(err error) {
 			r.recordOutcome(err)
-			r.dispatch.returned()
 			j.finish(err)
-			j.part()
 		})
 }
 
@@ -144,11 +135,26 @@ func (j *job) finish(err error) {
 	if j.finished.Swap(true) {
 		return
 	}
-	r, d, e := j.r, j.d, &j.item.event
+	r := j.r
 	// Before the heartbeat is awaited: what happens during that wait is not the handler's.
-	e.Duration, e.Err = time.Since(j.started), err
-	cause := context.Cause(j.ctx)
-	lost := r.keeper.remove(j)
+	j.item.event.Duration = time.Since(j.began)
+	cause := j.ctx.cause()
+	lost, extending := r.keeper.detach(j)
+	if extending == nil {
+		j.conclude(err, cause, lost)
+		return
+	}
+	// Elsewhere, since the handler has returned and its place is another's.
+	r.service.Go(func() {
+		<-extending
+		j.conclude(err, cause, r.keeper.lost(j))
+	})
+}
+
+// conclude sends the outcome on its way.
+func (j *job) conclude(err, cause, lost error) {
+	r, d, e := j.r, j.d, &j.item.event
+	e.Err = err
 	switch {
 	case d.Settled():
 		e.Kind, e.Delivery = Succeeded, d
@@ -175,12 +181,9 @@ func (j *job) fail(err, cause error) {
 	r, d, e := j.r, j.d, &j.item.event
 	kind := policy.ReasonError
 	var stack string
-	var timeout *TimeoutError
-	var panicked *PanicError
-	switch {
-	case errors.As(err, &panicked):
+	if panicked, ok := errors.AsType[*PanicError](err); ok {
 		kind, stack = policy.ReasonPanic, panicked.Stack
-	case errors.As(cause, &timeout):
+	} else if timeout, ok := errors.AsType[*TimeoutError](cause); ok {
 		kind = policy.ReasonTimeout
 		if err != cause {
 			err = &TimeoutError{Timeout: timeout.Timeout, Err: err}
@@ -212,13 +215,13 @@ func (j *job) fail(err, cause error) {
 
 // force decides for a handler that was cancelled and does not return.
 func (j *job) force() {
-	cause := context.Cause(j.ctx)
+	cause := j.ctx.cause()
 	if cause == nil {
 		return
 	}
 	j.finish(cause)
 	j.r.logger.WarnContext(j.r.base, "redeliver: a handler does not return although it was cancelled, and keeps its place",
-		"queue", j.r.name, "message_id", j.d.ID, "running", time.Since(j.started), "handlers", j.r.dispatch.handlers(), "concurrency", j.r.concurrency)
+		"queue", j.r.name, "message_id", j.d.ID, "running", time.Since(j.began), "handlers", j.r.dispatch.handlers(), "concurrency", j.r.concurrency)
 }
 
 // release gives back a delivery whose handler was not called.

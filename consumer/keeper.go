@@ -35,29 +35,36 @@ func (k *keeper) add(j *job) {
 	})
 }
 
-// start tells that the handler is about to run; cancel is called when the lease is lost. It returns false if that has
+// start tells that the handler is about to run; its context ends when the lease is lost. It returns false if that has
 // happened already.
-func (k *keeper) start(j *job, cancel context.CancelCauseFunc) bool {
+func (k *keeper) start(j *job) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	j.cancel, j.deadline = cancel, j.started.Add(k.r.timeout)
+	j.running = true
 	return j.lost == nil
 }
 
-// remove ends the heartbeats of a delivery, waits for one that is under way, since it would overwrite a retry's delay, and
-// returns why the lease was lost, or nil.
-func (k *keeper) remove(j *job) error {
+// detach ends the heartbeats of a delivery. It returns why the lease was lost, or nil. Where a heartbeat is under way it also
+// returns a channel that is closed at its end: it has to be awaited, since it would overwrite a retry's delay.
+func (k *keeper) detach(j *job) (lost error, extending <-chan struct{}) {
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	delete(k.held, j)
-	extending, lost := j.extending, j.lost
-	k.mu.Unlock()
-	if extending != nil {
+	return j.lost, j.extending
+}
+
+// remove ends the heartbeats of a delivery whose handler is not called, and waits for one that is under way.
+func (k *keeper) remove(j *job) {
+	if _, extending := k.detach(j); extending != nil {
 		<-extending
-		k.mu.Lock()
-		lost = j.lost
-		k.mu.Unlock()
 	}
-	return lost
+}
+
+// lost is why the lease was lost, or nil.
+func (k *keeper) lost(j *job) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return j.lost
 }
 
 // left is for how long the lease surely lasts.
@@ -75,8 +82,8 @@ func (k *keeper) lose(j *job, why error) {
 	if j.lost == nil {
 		j.lost = why
 	}
-	if j.cancel != nil {
-		j.cancel(why)
+	if j.running {
+		j.ctx.lose(why)
 	}
 }
 
@@ -115,7 +122,7 @@ func (k *keeper) beat() (ok bool) {
 	k.mu.Lock()
 	for j := range k.held {
 		switch {
-		case !j.deadline.IsZero() && now.After(j.deadline.Add(patience)):
+		case j.running && now.After(j.ctx.deadline.Add(patience)):
 			overdue = append(overdue, j)
 		case j.lost == nil && j.d.Extending():
 			extend = append(extend, j)

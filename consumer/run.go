@@ -245,7 +245,10 @@ func (r *run) accept(batch []*backend.Delivery, probing bool) {
 	for i, d := range batch {
 		jobs[i] = &job{r: r, d: d, probing: probing, leaseUntil: leaseUntil}
 		r.keeper.add(jobs[i])
-		r.observe(&Event{Kind: Received, Delivery: d})
+		received := &jobs[i].item.event
+		*received = Event{Kind: Received, Delivery: d}
+		r.observe(received)
+		*received = Event{}
 	}
 	if jobs = r.quarantine.sift(jobs); len(jobs) > 0 {
 		r.dispatch.add(jobs)

@@ -24,8 +24,8 @@ const (
 // raw is the SQL that one would write by hand for the fastest loop: claim a batch, settle the batch. A subscription does the
 // same with parsed headers, counts and records, and is measured against it.
 type raw struct {
-	pool                        *pgxpool.Pool
-	claim, archive, retry, bury string
+	pool                               *pgxpool.Pool
+	claim, archive, retry, delay, bury string
 }
 
 func newRaw(p *pgxpool.Pool, queue string) raw {
@@ -39,7 +39,9 @@ func newRaw(p *pgxpool.Pool, queue string) raw {
 			RETURNING m.msg_id, m.vt, m.read_ct, m.enqueued_at, m.last_read_at, m.message, m.headers)
 			INSERT INTO pgmq.a_%[1]s (msg_id, vt, read_ct, enqueued_at, last_read_at, message, headers)
 			SELECT msg_id, vt, read_ct, enqueued_at, last_read_at, message, headers FROM d`, queue, fence),
-		retry: fmt.Sprintf(`UPDATE pgmq.q_%s m SET vt = clock_timestamp() + t.d * interval '1 microsecond'
+		retry: fmt.Sprintf(`UPDATE pgmq.q_%s m SET vt = clock_timestamp() + t.d * interval '1 microsecond', headers = coalesce(headers, '{}') || $4::text::jsonb
+			FROM unnest($1::bigint[], $2::int[], $3::bigint[]) t(id, rc, d) WHERE %s`, queue, fence),
+		delay: fmt.Sprintf(`UPDATE pgmq.q_%s m SET vt = clock_timestamp() + t.d * interval '1 microsecond'
 			FROM unnest($1::bigint[], $2::int[], $3::bigint[]) t(id, rc, d) WHERE %s`, queue, fence),
 		bury: fmt.Sprintf(`WITH d AS (DELETE FROM pgmq.q_%[1]s m USING unnest($1::bigint[], $2::int[]) t(id, rc) WHERE %[2]s RETURNING m.message, m.headers)
 			INSERT INTO pgmq.q_%[1]s_dlq (vt, message, headers) SELECT clock_timestamp(), message, coalesce(headers, '{}') || $3::text::jsonb FROM d`, queue, fence),
@@ -89,15 +91,31 @@ func (r raw) workArchive(tb testing.TB, n int) {
 	})
 }
 
+// workRetry delays each message and writes beside it how often it has failed, and how: what a retry has to keep.
 func (r raw) workRetry(tb testing.TB, n int) {
+	doc := `{"redeliver-counts": {"failures": 1}, "redeliver-failure": {"v": 1, "reason": "error", "error": "connection refused",
+		"error_type": "*errors.errorString", "attempts": 1, "first_failed_at": "2026-01-01T00:00:00.000Z"}}`
 	r.work(tb, n, func(ctx context.Context, ids []int64, reads []int32) error {
-		delays := make([]int64, len(ids))
-		for i := range delays {
-			delays[i] = time.Hour.Microseconds() + int64(i)
-		}
-		_, err := r.pool.Exec(ctx, r.retry, ids, reads, delays)
+		_, err := r.pool.Exec(ctx, r.retry, ids, reads, hourly(ids), doc)
 		return err
 	})
+}
+
+// workDelay delays each message and keeps nothing.
+func (r raw) workDelay(tb testing.TB, n int) {
+	r.work(tb, n, func(ctx context.Context, ids []int64, reads []int32) error {
+		_, err := r.pool.Exec(ctx, r.delay, ids, reads, hourly(ids))
+		return err
+	})
+}
+
+// hourly returns delays of about an hour, in microseconds.
+func hourly(ids []int64) []int64 {
+	delays := make([]int64, len(ids))
+	for i := range delays {
+		delays[i] = time.Hour.Microseconds() + int64(i)
+	}
+	return delays
 }
 
 func (r raw) workDeadLetter(tb testing.TB, n int) {

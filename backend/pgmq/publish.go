@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/redeliver/redeliver/backend"
+	"github.com/redeliver/redeliver/internal/jsontext"
 )
 
 const headerGroup = "x-pgmq-group"
@@ -79,31 +80,14 @@ func (q *Queue) blame(ctx context.Context, msgs []backend.Message, bodies, heade
 // encodeHeaders returns a message's headers as JSON, its ID among them.
 func encodeHeaders(m backend.Message) string {
 	b := append([]byte(nil), `{"`+backend.HeaderID+`":`...)
-	b = appendText(b, m.ID)
+	b = jsontext.AppendString(b, m.ID)
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
 		b = append(b, ',')
-		b = appendText(b, name)
+		b = jsontext.AppendString(b, name)
 		b = append(b, ':')
-		b = appendText(b, m.Headers[name])
+		b = jsontext.AppendString(b, m.Headers[name])
 	}
 	return string(append(b, '}'))
-}
-
-// appendText appends s, which is UTF-8 without NUL, as a JSON string.
-func appendText(b []byte, s string) []byte {
-	const hex = "0123456789abcdef"
-	b = append(b, '"')
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c < 0x20:
-			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-		default:
-			b = append(b, c)
-		}
-	}
-	return append(b, '"')
 }
 
 // jsonFault says why jsonb would not take a text, or nothing. Numbers beyond its range are left to the server.

@@ -81,8 +81,9 @@ func marks(n int) func(pgx.Rows) ([]bool, error) {
 	return func(rows pgx.Rows) ([]bool, error) {
 		found := make([]bool, n)
 		var i int64
+		into := []any{&i}
 		for rows.Next() {
-			if err := rows.Scan(&i); err != nil {
+			if err := rows.Scan(into...); err != nil {
 				return nil, err
 			}
 			found[i-1] = true

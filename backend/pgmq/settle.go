@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/redeliver/redeliver/backend"
+	"github.com/redeliver/redeliver/internal/jsontext"
 )
 
 // retryErrorBytes is how much of an error's text a message carries while it waits for a retry.
@@ -31,8 +33,32 @@ type item struct {
 	outcome  backend.Outcome
 	index    int // in the caller's batch
 	delay    time.Duration
-	counts   counts // what the headers are to say
-	record   []byte // the failure's, or nil
+	from, to int // of what is merged into the message's headers, in its work's docs
+}
+
+// work is what settling a batch takes while it is under way. It is used again: made anew each time, its tens of kilobytes
+// kept the garbage collector busier than all else did.
+type work struct {
+	items [ways][]item
+	docs  []byte // for the headers, one JSON object after the other
+	array []byte // those of one statement, as a JSON array
+}
+
+var works = sync.Pool{New: func() any { return new(work) }}
+
+// keptWork bounds what a work keeps for the next batch.
+const keptWork = 1 << 20
+
+func (w *work) done() {
+	if cap(w.docs) > keptWork || cap(w.array) > keptWork {
+		return
+	}
+	for i, items := range w.items {
+		clear(items)
+		w.items[i] = items[:0]
+	}
+	w.docs = w.docs[:0]
+	works.Put(w)
 }
 
 // Settle implements backend.Subscription. Each of the three ways out of the queue (archived or deleted, back, dead-lettered)
@@ -43,8 +69,9 @@ func (s *subscription) Settle(ctx context.Context, batch []backend.Settlement) e
 		return err
 	}
 	defer s.work.Done()
+	work := works.Get().(*work)
+	defer work.done()
 	errs := make([]error, len(batch))
-	var groups [ways][]item
 	for i, st := range batch {
 		m, err := s.own(st)
 		if err == nil {
@@ -55,23 +82,9 @@ func (s *subscription) Settle(ctx context.Context, batch []backend.Settlement) e
 			continue
 		}
 		m.gate.Lock()
-		w := remove
-		switch st.Outcome {
-		case backend.Retry, backend.Release:
-			w = back
-		case backend.DeadLetter:
-			w = bury
-		}
-		if groups[w] == nil {
-			groups[w] = make([]item, 0, len(batch)-i)
-		}
-		groups[w] = append(groups[w], newItem(st, m, i))
+		work.add(st, m, i)
 	}
-	for w, items := range groups {
-		for chunk := range slices.Chunk(items, settleBatch) {
-			s.apply(ctx, way(w), chunk, errs)
-		}
-	}
+	s.apply(ctx, work, errs)
 	return backend.NewBatchError(errs)
 }
 
@@ -87,37 +100,60 @@ func (s *subscription) own(st backend.Settlement) (*Message, error) {
 	return m, nil
 }
 
-// newItem works out what a settlement writes. The counts are absolute, so that settling again after an unknown outcome
-// counts once.
-func newItem(st backend.Settlement, m *Message, index int) item {
-	d := st.Delivery
-	it := item{delivery: d, message: m, outcome: st.Outcome, index: index, delay: max(st.Delay, 0), counts: m.counts}
+// add works out what a settlement writes. The counts are absolute, so that settling again after an unknown outcome counts
+// once.
+func (w *work) add(st backend.Settlement, m *Message, index int) {
+	d, counts := st.Delivery, m.counts
+	it := item{delivery: d, message: m, outcome: st.Outcome, index: index, delay: max(st.Delay, 0), from: len(w.docs)}
 	// By the server's clock, as the other times in the record.
 	now := m.claimed.Add(time.Since(d.ReceivedAt))
+	way := back
 	switch {
 	case st.Outcome == backend.DeadLetter:
-		it.record = d.Record(*st.Failure, now, true).Encode(backend.DefaultEnvelopeBudget)
+		way = bury
+		w.docs = append(w.docs, `{"`+backend.HeaderID+`":`...)
+		w.docs = jsontext.AppendString(w.docs, d.ID)
+		w.record(d.Record(*st.Failure, now, true), backend.DefaultEnvelopeBudget)
 	case st.Outcome == backend.Release:
-		it.counts.releases++
+		counts.releases++
+		w.count(counts)
 	case st.Outcome != backend.Retry:
+		way = remove
 	case st.AwaitDeadLetter:
-		it.counts.waits++
-		it.record = d.Record(*st.Failure, now, false).Encode(backend.DefaultEnvelopeBudget)
+		counts.waits++
+		w.count(counts)
+		w.record(d.Record(*st.Failure, now, false), backend.DefaultEnvelopeBudget)
 	case st.Uncharged:
-		it.counts.snoozes++
+		counts.snoozes++
+		w.count(counts)
 	default:
-		it.counts.failures++
+		counts.failures++
+		w.count(counts)
 		if st.Failure != nil {
-			it.record = retryRecord(d.Record(*st.Failure, now, false), d, m)
+			w.record(retryRecord(d.Record(*st.Failure, now, false), d, m), 1) // the smallest budget that there is
 		}
 	}
-	return it
+	if way != remove {
+		w.docs = append(w.docs, '}')
+	}
+	it.to = len(w.docs)
+	w.items[way] = append(w.items[way], it)
+}
+
+func (w *work) count(c counts) {
+	w.docs = append(w.docs, `{"`+headerCounts+`":`...)
+	w.docs = c.appendTo(w.docs)
+}
+
+func (w *work) record(f backend.Failure, budget int) {
+	w.docs = append(w.docs, `,"`+backend.HeaderFailure+`":`...)
+	w.docs = f.AppendEncode(w.docs, budget)
 }
 
 // retryRecord is the record of a failure that is not the last: why the message waits, and what is written once. The database
 // parses and writes each byte of it with every retry, and that is what a retry costs most, so it leaves out what the row
 // tells anyway and what the next failure will tell anew.
-func retryRecord(f backend.Failure, d *backend.Delivery, m *Message) []byte {
+func retryRecord(f backend.Failure, d *backend.Delivery, m *Message) backend.Failure {
 	f.Error = backend.Truncate(f.Error, retryErrorBytes)
 	f.Stack, f.Policy, f.Consumer = "", "", ""
 	if f.Origin == d.Queue {
@@ -129,32 +165,25 @@ func retryRecord(f backend.Failure, d *backend.Delivery, m *Message) []byte {
 	if f.FirstEnqueuedAt.Equal(m.EnqueuedAt) {
 		f.FirstEnqueuedAt = time.Time{}
 	}
-	return f.Encode(1) // the smallest budget that there is
+	return f
 }
 
-// appendHeaders appends what is merged into the message's headers.
-func (it *item) appendHeaders(b []byte) []byte {
-	if it.outcome == backend.DeadLetter {
-		b = append(b, `{"`+backend.HeaderID+`":`...)
-		b = appendText(b, it.delivery.ID)
-	} else {
-		b = append(b, `{"`+headerCounts+`":`...)
-		b = it.counts.appendTo(b)
+// apply carries out the settlements and ends each: its error, if any, goes to errs.
+func (s *subscription) apply(ctx context.Context, work *work, errs []error) {
+	for w, items := range work.items {
+		slices.SortFunc(items, func(a, b item) int { return cmp.Compare(a.message.MsgID, b.message.MsgID) })
+		for chunk := range slices.Chunk(items, settleBatch) {
+			s.applyAll(ctx, work, way(w), chunk, errs)
+		}
 	}
-	if it.record != nil {
-		b = append(b, `,"`+backend.HeaderFailure+`":`...)
-		b = append(b, it.record...)
-	}
-	return append(b, '}')
 }
 
-// apply carries out settlements of one way and ends each: its error, if any, goes to errs.
-func (s *subscription) apply(ctx context.Context, w way, items []item, errs []error) {
-	slices.SortFunc(items, func(a, b item) int { return cmp.Compare(a.message.MsgID, b.message.MsgID) })
-	done, err := s.execute(ctx, w, items)
+// applyAll carries out settlements of one way in one statement, or each in one of its own if that is refused.
+func (s *subscription) applyAll(ctx context.Context, work *work, w way, items []item, errs []error) {
+	done, err := s.execute(ctx, work, w, items)
 	if err != nil && len(items) > 1 && refusesData(err) {
 		for i := range items {
-			s.apply(ctx, w, items[i:i+1], errs)
+			s.applyAll(ctx, work, w, items[i:i+1], errs)
 		}
 		return
 	}
@@ -181,7 +210,7 @@ func (s *subscription) apply(ctx context.Context, w way, items []item, errs []er
 }
 
 // execute runs the statement of a way and tells which items it found.
-func (s *subscription) execute(ctx context.Context, w way, items []item) (done []bool, err error) {
+func (s *subscription) execute(ctx context.Context, work *work, w way, items []item) (done []bool, err error) {
 	args, sql := fenceOf(items), s.sql.remove
 	switch w {
 	case back:
@@ -189,9 +218,9 @@ func (s *subscription) execute(ctx context.Context, w way, items []item) (done [
 		for i, it := range items {
 			delays[i] = micros(it.delay)
 		}
-		args, sql = append(args, delays, headersOf(items)), s.sql.back
+		args, sql = append(args, delays, work.headers(items)), s.sql.back
 	case bury:
-		args, sql = append(args, headersOf(items)), s.sql.bury
+		args, sql = append(args, work.headers(items)), s.sql.bury
 	}
 	return query(ctx, s.queue, marks(len(items)), sql, args...)
 }
@@ -206,21 +235,18 @@ func fenceOf(items []item) []any {
 	return []any{ids, reads}
 }
 
-// headersOf returns what is merged into each item's headers, as one JSON array: a text array would be copied twice more on
-// its way.
-func headersOf(items []item) string {
-	size := 2
-	for i := range items {
-		size += len(items[i].record) + len(items[i].delivery.ID) + 128
-	}
-	b := append(make([]byte, 0, size), '[')
-	for i := range items {
+// headers returns what is merged into each item's headers, as one JSON array: a text array would be copied twice more on its
+// way.
+func (w *work) headers(items []item) string {
+	w.array = append(w.array[:0], '[')
+	for i, it := range items {
 		if i > 0 {
-			b = append(b, ',')
+			w.array = append(w.array, ',')
 		}
-		b = items[i].appendHeaders(b)
+		w.array = append(w.array, w.docs[it.from:it.to]...)
 	}
-	return string(append(b, ']'))
+	w.array = append(w.array, ']')
+	return string(w.array)
 }
 
 // failed is the error of items whose statement failed.
@@ -306,31 +332,30 @@ func (s *subscription) wake(items []item, done []bool) {
 
 // giveBack releases deliveries that nobody will settle.
 func (s *subscription) giveBack(ctx context.Context, ds []*delivery) error {
-	var items []item
+	work := works.Get().(*work)
+	defer work.done()
 	for _, d := range ds {
 		if d.BeginSettle() != nil {
 			continue
 		}
 		d.message.gate.Lock()
-		items = append(items, newItem(backend.Settlement{Delivery: &d.Delivery, Outcome: backend.Release}, &d.message, len(items)))
+		work.add(backend.Settlement{Delivery: &d.Delivery, Outcome: backend.Release}, &d.message, len(work.items[back]))
 	}
-	errs := make([]error, len(items))
-	known := make([]bool, len(items)) // that they are held
-	for i, it := range items {
-		known[i] = it.message.unsure == 0
+	errs := make([]error, len(work.items[back]))
+	known := make([]bool, len(errs)) // that they are held
+	for _, it := range work.items[back] {
+		known[it.index] = it.message.unsure == 0
 	}
-	for chunk := range slices.Chunk(items, settleBatch) {
-		s.apply(ctx, back, chunk, errs)
-	}
+	s.apply(ctx, work, errs)
 	var failed []error
-	for i, it := range items {
+	for _, it := range work.items[back] {
 		it.delivery.MarkLost()
-		if errs[i] != nil && known[i] && !errors.Is(errs[i], backend.ErrLeaseLost) {
-			failed = append(failed, errs[i])
+		if err := errs[it.index]; err != nil && known[it.index] && !errors.Is(err, backend.ErrLeaseLost) {
+			failed = append(failed, err)
 		}
 	}
 	if failed == nil {
 		return nil
 	}
-	return fmt.Errorf("%d of %d messages were not given back and return when their lease ends: %w", len(failed), len(items), failed[0])
+	return fmt.Errorf("%d of %d messages were not given back and return when their lease ends: %w", len(failed), len(errs), failed[0])
 }

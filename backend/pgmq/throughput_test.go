@@ -35,6 +35,7 @@ func BenchmarkConsumer(b *testing.B) {
 	}{
 		{"success", nil, raw.workArchive},
 		{"retry", errors.New("connection refused"), raw.workRetry},
+		{"retry-against-delay-alone", errors.New("connection refused"), raw.workDelay},
 		{"dead-letter", policy.Permanent(errors.New("connection refused")), raw.workDeadLetter},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
