@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redeliver/redeliver/classify"
 	"github.com/redeliver/redeliver/policy"
 )
 
@@ -78,7 +79,7 @@ func (d *decoder) text(into *string) func(*node, string) {
 }
 
 func (d *decoder) file(root *node) *File {
-	f := &File{Policies: map[string]policy.Policy{}, Queues: map[string]Queue{}, Types: map[string]string{}}
+	f := &File{Policies: map[string]policy.Policy{}, Queues: map[string]Queue{}, Types: map[string]string{}, classes: d.opts.Classes}
 	if root.kind != mapping {
 		d.fault(root.place, "", "the document is %s: want a mapping with the keys default and policies", root.describe())
 		return f
@@ -229,6 +230,7 @@ func (d *decoder) policy(e entry, n *node, path string) policy.Policy {
 		field{"min_delay", d.duration(&p.MinDelay, orNone)},
 		field{"max_delay", d.duration(&p.MaxDelay, orNone)},
 		field{"max_retry_after", d.duration(&p.MaxRetryAfter, positive)},
+		field{"rules", func(n *node, path string) { p.Rules = d.rules(n, path) }},
 	)
 	if n.get("backoff") == nil {
 		d.fault(e.place, path+".backoff", "is missing: want a curve, such as {curve: exponential, base: 500ms, max: 30s}")
@@ -254,26 +256,26 @@ func (d *decoder) validate(p policy.Policy, e entry, n *node, path string) {
 		return
 	}
 	for _, f := range invalid.Faults {
-		keys := keysOf(f.Path)
+		below := inFile(f.Path)
 		at := e.place
-		for v, i := n, 0; i < len(keys); i++ {
-			if v = v.get(keys[i]); v == nil {
-				break
-			}
+		if v := n.at(below); v != nil {
 			at = v.place
 		}
-		d.fault(at, path+"."+strings.Join(keys, "."), "is %v: %s", f.Value, inFileWords.Replace(f.Want))
+		problem := inFileWords.Replace(f.Want)
+		if _, ok := f.Value.(policy.Backoff); !ok && f.Err == nil {
+			problem = fmt.Sprintf("is %v: %s", f.Value, problem)
+		}
+		d.fault(at, path+"."+below, "%s", problem)
 	}
 }
 
-// keysOf returns the keys of a field of policy.Policy, given by its path.
-func keysOf(path string) []string {
-	var keys []string
-	for name := range strings.SplitSeq(strings.ReplaceAll(path, "Backoff.Then", "Backoff"), ".") {
-		keys = append(keys, strings.ToLower(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(name, "${1}_${2}")))
-	}
-	return keys
+// inFile is the path of a field of policy.Policy as a file has it: "rules[1].backoff.max" for "Rules[1].Backoff.Max".
+func inFile(path string) string {
+	path = strings.ReplaceAll(path, "Backoff.Then", "Backoff")
+	return strings.ToLower(hump.ReplaceAllString(path, "${1}_${2}"))
 }
+
+var hump = regexp.MustCompile(`([a-z])([A-Z])`)
 
 // inFileWords writes the fields that policy.Policy.Validate names as a file does.
 var inFileWords = strings.NewReplacer("MaxAttempts", "max_attempts", "MaxAge", "max_age", "MaxDelay", "max_delay", "Base", "base")
@@ -378,6 +380,78 @@ func (d *decoder) fraction(into *float64, valid func(float64) bool, want string)
 
 // decimal is a number as JSON has it.
 var decimal = regexp.MustCompile(`^-?\d+(\.\d+)?([eE][+-]?\d+)?$`)
+
+var actions = map[string]policy.Action{"retry": policy.ActionRetry, "dead-letter": policy.ActionDeadLetter, "discard": policy.ActionDiscard}
+
+func (d *decoder) rules(n *node, path string) []policy.Rule {
+	if n.kind != sequence {
+		d.fault(n.place, path, "is %s: want a list of rules, such as [{class: permanent, action: dead-letter}]", n.describe())
+		return nil
+	}
+	var rules []policy.Rule
+	for i, item := range n.items {
+		rules = append(rules, d.rule(item, fmt.Sprintf("%s[%d]", path, i)))
+	}
+	return rules
+}
+
+func (d *decoder) rule(n *node, path string) (r policy.Rule) {
+	names := slices.Sorted(maps.Keys(actions))
+	if !d.mapping(n, path,
+		field{"name", d.text(&r.Name)},
+		field{"class", func(n *node, path string) { r.Match = d.class(n, path) }},
+		field{"action", func(n *node, path string) {
+			action, ok := actions[n.scalar]
+			if n.kind != text || !ok {
+				d.fault(n.place, path, "is %s%s: want %s", n.describe(), nearest(n.scalar, names), strings.Join(names, ", "))
+			}
+			r.Action = action
+		}},
+		field{"max_attempts", d.count(&r.MaxAttempts, "1 (no retry) or more, or unlimited")},
+		field{"backoff", func(n *node, path string) { r.Backoff = d.backoff(n, path) }},
+	) {
+		return r
+	}
+	if n.get("class") == nil {
+		d.fault(n.place, path+".class", "is missing: want the class of errors that the rule is for, such as throttled or http-503, or a list of classes")
+	}
+	return r
+}
+
+// class reads a class or a list of classes.
+func (d *decoder) class(n *node, path string) policy.Matcher {
+	if n.kind != sequence {
+		return d.matcher(n, path)
+	}
+	if len(n.items) == 0 {
+		d.fault(n.place, path, "is empty: want at least one class")
+	}
+	var any policy.AnyOf
+	for i, item := range n.items {
+		any = append(any, d.matcher(item, fmt.Sprintf("%s[%d]", path, i)))
+	}
+	return any
+}
+
+func (d *decoder) matcher(n *node, path string) policy.Matcher {
+	var name string
+	d.text(&name)(n, path)
+	if m, ok := d.opts.Classes[name]; ok {
+		return own{name, m}
+	}
+	class := classify.Class(name)
+	if err := class.Validate(); err != nil && n.kind == text {
+		groups := []string{"transient", "throttled", "timeout", "permanent", "canceled"}
+		d.fault(n.place, path, "%v%s", err, nearest(name, append(groups, slices.Sorted(maps.Keys(d.opts.Classes))...)))
+	}
+	return class
+}
+
+// own is a class of the user's own.
+type own struct {
+	name string
+	policy.Matcher
+}
 
 var curves = []string{"fixed", "linear", "exponential", "steps"}
 

@@ -11,6 +11,12 @@
 //	    extends: standard
 //	    max_attempts: 20
 //	    max_age: 24h
+//	    rules:
+//	      - class: throttled
+//	        max_attempts: unlimited
+//	        backoff: {curve: fixed, delay: 1m}
+//	      - class: [permanent, http-409]
+//	        action: dead-letter
 //	queues:
 //	  invoices: {policy: patient}
 //	  orders: {types: {refund: patient}}
@@ -19,7 +25,8 @@
 //
 // A file names policies, one of which is the default. A queue may have another one, a type of message too, and a type
 // within a queue: [File.For] tells which governs a message. Every field stands for the field of [policy.Policy] that has
-// its name, and a policy that extends another takes from it the fields that it does not set itself.
+// its name, and a policy that extends another takes from it the fields that it does not set itself. The errors that a rule is
+// for are told by their class: see package classify, and [Options].Classes for classes of your own.
 //
 // # Strictness
 //

@@ -25,6 +25,8 @@ type File struct {
 
 	// Types are the names of the policies of types of message, whatever the queue.
 	Types map[string]string
+
+	classes map[string]policy.Matcher // of the options that it was read with
 }
 
 // A Queue names the policies of a queue.
@@ -37,6 +39,9 @@ type Queue struct {
 type Options struct {
 	// Environ are variables as of os.Environ, "NAME=value", that override values of the file.
 	Environ []string
+
+	// Classes are classes of errors by name that rules may use beside those of package classify; they go before those.
+	Classes map[string]policy.Matcher
 }
 
 // Load reads the file at path. A name that ends in .json is read as JSON, one that ends in .yaml or .yml as YAML, and another

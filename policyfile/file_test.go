@@ -1,12 +1,14 @@
 package policyfile_test
 
 import (
+	"io"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/redeliver/redeliver/backend"
+	"github.com/redeliver/redeliver/classify"
 	"github.com/redeliver/redeliver/policy"
 	"github.com/redeliver/redeliver/policyfile"
 )
@@ -39,6 +41,11 @@ policies:
   slow:
     max_attempts: 3
     backoff: {curve: linear, base: 1s, step: 0, max: 1m}
+    rules:
+      - {name: busy, class: throttled, max_attempts: unlimited, backoff: {curve: fixed, delay: 1m, immediate: 1}}
+      - {class: [permanent, http-503, ours], action: dead-letter}
+      - {class: timeout, action: retry, max_attempts: 5}
+      - {class: sqlstate-23505, action: discard}
 queues:
   orders:
     policy: patient
@@ -51,7 +58,7 @@ types:
 
 func parse(t *testing.T, name, text string) *policyfile.File {
 	t.Helper()
-	f, err := policyfile.Parse(name, []byte(text), policyfile.Options{})
+	f, err := policyfile.Parse(name, []byte(text), policyfile.Options{Classes: map[string]policy.Matcher{"ours": policy.Is(io.EOF)}})
 	require.NoError(t, err)
 	return f
 }
@@ -59,6 +66,16 @@ func parse(t *testing.T, name, text string) *policyfile.File {
 func TestFieldsBecomePolicies(t *testing.T) {
 	f := parse(t, "policies.yaml", document)
 	s := time.Second
+	rules := f.Policies["slow"].Rules
+	ours := rules[1].Match.(policy.AnyOf)[2]
+	require.True(t, ours.Match(io.EOF))
+	require.False(t, ours.Match(io.ErrUnexpectedEOF))
+	require.Equal(t, []policy.Rule{
+		{Name: "busy", Match: classify.Throttled, MaxAttempts: policy.Unlimited, Backoff: policy.Immediate{Attempts: 1, Then: policy.Fixed(60 * s)}},
+		{Match: policy.AnyOf{classify.Permanent, classify.Class("http-503"), ours}, Action: policy.ActionDeadLetter},
+		{Match: classify.Timeout, Action: policy.ActionRetry, MaxAttempts: 5},
+		{Match: classify.Class("sqlstate-23505"), Action: policy.ActionDiscard},
+	}, rules)
 	require.Equal(t, map[string]policy.Policy{
 		"standard": {Name: "standard", MaxAttempts: 8, Backoff: policy.Exponential{Base: s / 2, Max: 30 * s}, Jitter: policy.FullJitter},
 		"patient": {
@@ -68,7 +85,7 @@ func TestFieldsBecomePolicies(t *testing.T) {
 		},
 		"stubborn": {Name: "stubborn", MaxAge: 90 * time.Minute, Backoff: policy.Immediate{Attempts: 2, Then: policy.Fixed(5 * s)}},
 		"listed":   {Name: "listed", MaxAttempts: 3, Backoff: policy.Steps{0, s, 60 * s}},
-		"slow":     {Name: "slow", MaxAttempts: 3, Backoff: policy.Linear{Base: s, Max: 60 * s}},
+		"slow":     {Name: "slow", MaxAttempts: 3, Backoff: policy.Linear{Base: s, Max: 60 * s}, Rules: rules},
 	}, f.Policies)
 }
 

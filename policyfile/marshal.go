@@ -8,6 +8,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/redeliver/redeliver/classify"
 	"github.com/redeliver/redeliver/policy"
 )
 
@@ -33,6 +34,14 @@ type (
 		MinDelay      string           `json:"min_delay,omitempty"`
 		MaxDelay      string           `json:"max_delay,omitempty"`
 		MaxRetryAfter string           `json:"max_retry_after,omitempty"`
+		Rules         []ruleDocument   `json:"rules,omitempty"`
+	}
+	ruleDocument struct {
+		Name        string           `json:"name,omitempty"`
+		Class       any              `json:"class"`
+		Action      string           `json:"action,omitempty"`
+		MaxAttempts any              `json:"max_attempts,omitempty"`
+		Backoff     *backoffDocument `json:"backoff,omitempty"`
 	}
 	backoffDocument struct {
 		Curve     string   `json:"curve"`
@@ -51,7 +60,8 @@ type (
 )
 
 // JSON returns the file as JSON, which [Parse] reads back as an equal File. It fails, and says why, where the file is not
-// valid or a policy holds what no file can: a curve that is a function or a user's own type, or a random source.
+// valid or a policy holds what no file can: a curve that is a function or a user's own type, a random source, or a rule whose
+// errors are told by anything but classes.
 func (f *File) JSON() ([]byte, error) { return f.marshal(".json") }
 
 // YAML returns the file as YAML; see [File.JSON].
@@ -80,7 +90,7 @@ func (f *File) marshal(extension string) ([]byte, error) {
 		}
 	}
 	// What is written must be readable.
-	if _, err := Parse("policies"+extension, data, Options{}); err != nil {
+	if _, err := Parse("policies"+extension, data, Options{Classes: f.classes}); err != nil {
 		return nil, fmt.Errorf("policyfile: the file would not be valid: %w", err)
 	}
 	return data, nil
@@ -102,8 +112,55 @@ func documentOf(p policy.Policy) (d policyDocument, err error) {
 	default:
 		d.Jitter = p.Jitter.Kind.String()
 	}
-	d.Backoff, err = backoffOf(p.Backoff)
-	return d, err
+	if d.Backoff, err = backoffOf(p.Backoff); err != nil {
+		return d, err
+	}
+	for i, r := range p.Rules {
+		rule, err := ruleOf(r)
+		if err != nil {
+			return d, fmt.Errorf("Rules[%d].%w", i, err)
+		}
+		d.Rules = append(d.Rules, rule)
+	}
+	return d, nil
+}
+
+func ruleOf(r policy.Rule) (d ruleDocument, err error) {
+	d = ruleDocument{Name: r.Name, MaxAttempts: countText(r.MaxAttempts)}
+	if r.Action != 0 {
+		d.Action = r.Action.String()
+	}
+	if r.Backoff != nil {
+		if d.Backoff, err = backoffOf(r.Backoff); err != nil {
+			return d, err
+		}
+	}
+	any, several := r.Match.(policy.AnyOf)
+	if !several {
+		d.Class, err = className(r.Match)
+		return d, err
+	}
+	var names []string
+	for _, m := range any {
+		name, err := className(m)
+		if err != nil {
+			return d, err
+		}
+		names = append(names, name)
+	}
+	d.Class = names
+	return d, nil
+}
+
+func className(m policy.Matcher) (string, error) {
+	switch m := m.(type) {
+	case classify.Class:
+		return string(m), nil
+	case own:
+		return m.name, nil
+	default:
+		return "", fmt.Errorf("Match is %T: a file can hold a classify.Class, or a class of Options.Classes", m)
+	}
 }
 
 func backoffOf(b policy.Backoff) (*backoffDocument, error) {

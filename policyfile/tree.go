@@ -2,6 +2,7 @@ package policyfile
 
 import (
 	"strconv"
+	"strings"
 )
 
 // A place is where something stands: in a file, or in the environment, which has no lines.
@@ -52,6 +53,26 @@ func (n *node) get(key string) *node {
 		}
 	}
 	return nil
+}
+
+// at returns the value at a path, such as "rules[1].backoff.max", as far as the document goes; nil if not a step.
+func (n *node) at(path string) *node {
+	var found *node
+	for step := range strings.SplitSeq(path, ".") {
+		name, index, indexed := strings.Cut(strings.TrimSuffix(step, "]"), "[")
+		if n = n.get(name); n == nil {
+			break
+		}
+		if indexed {
+			i, err := strconv.Atoi(index)
+			if err != nil || i >= len(n.items) {
+				break
+			}
+			n = n.items[i]
+		}
+		found = n
+	}
+	return found
 }
 
 // describe is the node as a fault shows it.
