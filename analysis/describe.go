@@ -129,3 +129,17 @@ func (s Share) Percent() string {
 		return fmt.Sprintf("%.1f %%", percent)
 	}
 }
+
+// Ruled returns the policy as it treats the errors of its rule i: with the
+// rule's attempts and backoff, and without rules.
+func Ruled(p policy.Policy, i int) policy.Policy {
+	rule := p.Rules[i]
+	p.Rules = nil
+	if rule.MaxAttempts > 0 {
+		p.MaxAttempts = rule.MaxAttempts
+	}
+	if rule.Backoff != nil {
+		p.Backoff = rule.Backoff
+	}
+	return p
+}
