@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -119,7 +120,7 @@ func (s *simulation) draw(variants []simulate.Variant, results []*simulate.Resul
 	}
 	loads := &chart.Lines{
 		Head: "Calls a second", Shade: shade, Limit: scenario.Capacity, Level: "capacity",
-		Format: func(v float64) string { return fmt.Sprintf("%g", v) },
+		Format: func(v float64) string { return fmt.Sprintf("%.6g", v) },
 	}
 	waiting := &chart.Lines{Head: "Messages that are due and find no consumer", Shade: shade, Format: loads.Format}
 	for i, r := range results {
@@ -130,9 +131,19 @@ func (s *simulation) draw(variants []simulate.Variant, results []*simulate.Resul
 		}
 		loads.Series, waiting.Series = append(loads.Series, load), append(waiting.Series, backlog)
 	}
-	p := variants[0].Policy
+	p, panels := variants[0].Policy, []chart.Panel{loads}
+	if queued(results) {
+		panels = append(panels, waiting)
+	}
 	return writeFile(s.svg, func(w io.Writer) error {
-		return chart.WriteSVG(w, p.Name, analysis.Describe(p), loads, waiting)
+		return chart.WriteSVG(w, p.Name, analysis.Describe(p), panels...)
+	})
+}
+
+// queued reports whether messages ever had to wait for a consumer.
+func queued(results []*simulate.Result) bool {
+	return slices.ContainsFunc(results, func(r *simulate.Result) bool {
+		return slices.ContainsFunc(r.Load, func(l simulate.Load) bool { return l.Backlog > 0 })
 	})
 }
 

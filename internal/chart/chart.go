@@ -16,7 +16,7 @@ import (
 // The drawing is as wide as this, in units that a browser scales.
 const (
 	width  = 720
-	left   = 92 // of the plot
+	left   = 104 // of the plot
 	right  = 696
 	line   = 22 // from one line of text to the next
 	margin = 24
@@ -29,7 +29,7 @@ svg { color-scheme: light dark; font: 15px system-ui, -apple-system, "Segoe UI",
   --paper: #ffffff; --ink: #1f2328; --muted: #57606a; --grid: #dde2e8; --shade: #fde9e4; --shade-ink: #a3330f;
   --c0: #0b63ce; --c1: #c2410c; --c2: #0f766e; --c3: #7c3aed; --c4: #a16207; }
 @media (prefers-color-scheme: dark) { svg {
-  --paper: #0f1419; --ink: #e6edf3; --muted: #9aa6b2; --grid: #2a323b; --shade: #40211a; --shade-ink: #ffb199;
+  --paper: #0f1419; --ink: #e6edf3; --muted: #9aa6b2; --grid: #2a323b; --shade: #33201b; --shade-ink: #ffb199;
   --c0: #6cb0ff; --c1: #ff9a5c; --c2: #4fd1c0; --c3: #c4a5ff; --c4: #e3c04f; } }
 .paper { fill: var(--paper) } .shade { fill: var(--shade) }
 text { fill: var(--ink) } .muted { fill: var(--muted) } .shade-ink { fill: var(--shade-ink) }
@@ -246,7 +246,7 @@ func (l *Lines) draw(d *drawing, top int) {
 // levels are round values from 0 to the top of an axis, up to six of them.
 func levels(most float64) []float64 {
 	step := math.Pow(10, math.Floor(math.Log10(most)))
-	for _, part := range []float64{0.1, 0.2, 0.25, 0.5, 1} {
+	for _, part := range []float64{0.1, 0.2, 0.25, 0.5, 1, 2} {
 		if most/(step*part) <= 5 {
 			step *= part
 			break
