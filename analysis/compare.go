@@ -75,6 +75,7 @@ func (c *Comparison) configured() {
 		{"maximum age", limitText(a.MaxAge), limitText(b.MaxAge)},
 		{"longest Retry-After", limitText(a.MaxRetryAfter), limitText(b.MaxRetryAfter)},
 		{"lapses", countText(a.LapseLimit()), countText(b.LapseLimit())},
+		{"rules", rulesText(a), rulesText(b)},
 	} {
 		if field.old != field.new {
 			c.note("%s: %s, before: %s", field.name, field.new, field.old)

@@ -143,3 +143,31 @@ func Ruled(p policy.Policy, i int) policy.Policy {
 	}
 	return p
 }
+
+// RuleName is the name of rule i of the policy in quotes, or its number from 1.
+func RuleName(p policy.Policy, i int) string {
+	if name := p.Rules[i].Name; name != "" {
+		return fmt.Sprintf("%q", name)
+	}
+	return fmt.Sprint(i + 1)
+}
+
+// DescribeRule says in one line what a policy does about the errors of its
+// rule i, such as "dead-letter at once".
+func DescribeRule(p policy.Policy, i int) string {
+	if action := p.Rules[i].Action; action != 0 && action != policy.ActionRetry {
+		return action.String() + " at once"
+	}
+	return Describe(Ruled(p, i))
+}
+
+func rulesText(p policy.Policy) string {
+	var rules []string
+	for i := range p.Rules {
+		rules = append(rules, fmt.Sprintf("%s: %s", RuleName(p, i), DescribeRule(p, i)))
+	}
+	if len(rules) == 0 {
+		return "none"
+	}
+	return strings.Join(rules, ", ")
+}

@@ -2,6 +2,7 @@ package analysis
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redeliver/redeliver/policy"
@@ -72,7 +73,8 @@ const (
 
 // Lint returns what is suspicious about a policy on a broker. Where outage is
 // above 0, at least the share want of messages should survive it; a want of 0
-// is 0.99. It fails where New does.
+// is 0.99. The rules of the policy are looked at as well, each as Ruled has it.
+// It fails where New does.
 func Lint(p policy.Policy, c Conditions, outage time.Duration, want float64) ([]Warning, error) {
 	s, err := New(p, c)
 	if err != nil {
@@ -87,7 +89,33 @@ func Lint(p policy.Policy, c Conditions, outage time.Duration, want float64) ([]
 		l.outage(outage, want)
 	}
 	l.broker()
+	for i, rule := range p.Rules {
+		if rule.Action != 0 && rule.Action != policy.ActionRetry {
+			continue
+		}
+		ruled, err := New(Ruled(p, i), c)
+		if err != nil {
+			return nil, err
+		}
+		r := &linter{s: ruled}
+		r.policy()
+		r.broker()
+		l.adopt(RuleName(p, i), r.found)
+	}
 	return l.found, nil
+}
+
+// adopt takes the warnings about a rule, apart from those that the policy has
+// without it, and those that rules are for: one may well end at the first
+// attempt.
+func (l *linter) adopt(rule string, found []Warning) {
+	for _, w := range found {
+		known := slices.ContainsFunc(l.found, func(o Warning) bool { return o.Code == w.Code })
+		if !known && w.Code != NoRetry && !w.Note {
+			w.Text = fmt.Sprintf("rule %s: %s", rule, w.Text)
+			l.found = append(l.found, w)
+		}
+	}
 }
 
 type linter struct {
@@ -179,7 +207,7 @@ func (l *linter) outage(outage time.Duration, want float64) {
 	}
 	h := l.s.Horizon()
 	l.warn(OutageOutlasts, "of the messages that fail first as an outage of %s begins %s survive it, and %.4g %% should: "+
-		"the policy gives up after %s on average; see what Advise proposes", Text(outage), alive.Percent(), 100*want, Text(h.Mean))
+		"the policy gives up after %s on average; it needs more attempts or longer waits", Text(outage), alive.Percent(), 100*want, Text(h.Mean))
 }
 
 func (l *linter) broker() {

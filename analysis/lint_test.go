@@ -58,6 +58,34 @@ func TestWarningsOfThePolicy(t *testing.T) {
 	}
 }
 
+func TestWarningsOfRules(t *testing.T) {
+	p := payments
+	p.Rules = []policy.Rule{
+		{Name: "busy", Match: policy.Is(os.ErrDeadlineExceeded), MaxAttempts: policy.Unlimited, Backoff: policy.Exponential{Base: time.Second}},
+		{Match: policy.Is(os.ErrExist), Action: policy.ActionDeadLetter},
+		{Match: policy.Is(os.ErrClosed), MaxAttempts: 1},
+	}
+	found, err := analysis.Lint(p, analysis.Conditions{}, 0, 0)
+	require.NoError(t, err)
+	require.Len(t, found, 2)
+	for i, code := range []analysis.Code{analysis.NoCap, analysis.NoLimit} {
+		require.Equal(t, code, found[i].Code)
+		require.Contains(t, found[i].Text, `rule "busy": `)
+	}
+
+	// The schedule is that of the rule that the error picks.
+	s := schedule(t, p, analysis.Conditions{Err: os.ErrClosed})
+	require.Len(t, s.Attempts, 1)
+	require.Len(t, schedule(t, p, analysis.Conditions{}).Attempts, 8)
+	_, err = analysis.New(p, analysis.Conditions{Err: os.ErrExist})
+	require.ErrorContains(t, err, "not retried")
+
+	c, err := analysis.Compare(payments, p, analysis.Conditions{})
+	require.NoError(t, err)
+	require.NotEmpty(t, c.Changes)
+	require.Contains(t, c.Changes[0], `rules: "busy": unlimited attempts; 1s, doubling; full jitter, 2: dead-letter at once, 3: one attempt`)
+}
+
 func TestWarningOfAnOutage(t *testing.T) {
 	warnings, _ := codes(t, payments, analysis.Conditions{}, 90*time.Second)
 	require.Equal(t, []analysis.Code{analysis.OutageOutlasts}, warnings)
@@ -127,5 +155,5 @@ func ExampleLint() {
 	// Output:
 	// no-jitter: delays are not spread: messages that fail together come back together, each time; set Jitter, full or equal
 	// no-cap: delays grow without a cap, to 2s after attempt 3; set Max of the curve or MaxDelay
-	// outage-outlasts: of the messages that fail first as an outage of 1m30s begins 0 % survive it, and 99 % should: the policy gives up after 3.5s on average; see what Advise proposes
+	// outage-outlasts: of the messages that fail first as an outage of 1m30s begins 0 % survive it, and 99 % should: the policy gives up after 3.5s on average; it needs more attempts or longer waits
 }

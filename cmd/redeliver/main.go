@@ -16,6 +16,8 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"github.com/redeliver/redeliver/policyfile"
 )
 
 // The exit codes.
@@ -43,7 +45,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, errWarnings):
 		return exitWarnings
 	default:
-		fmt.Fprintf(stderr, "redeliver: %v\n", err)
+		text := err.Error()
+		if _, ok := errors.AsType[*policyfile.Error](err); !ok {
+			text = "redeliver: " + text
+		} // else each line begins with its place, which editors can find
+		fmt.Fprintln(stderr, text)
 		return exitFault
 	}
 }
@@ -67,7 +73,6 @@ A policy file looks like this:
 
 Exit codes: 0 all is well; 1 lint found something; 2 the command line, a file or
 a policy is not valid.`,
-		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}

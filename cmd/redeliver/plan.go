@@ -141,7 +141,7 @@ func (r *report) print(p *printer) {
 			p.span(a.At, most, r.plan.outage), reached)
 	}
 	p.line("")
-	p.line("  %s", r.ending())
+	p.line("  A message that fails each time is %s.", ending(r.horizon))
 	r.printRules(p)
 
 	p.heading("Outages, and the share of the messages that outlives them")
@@ -159,16 +159,15 @@ func (r *report) share(p *printer, s analysis.Share) string {
 	return p.paint(survivalStyle(s.Value, r.plan.survive), fmt.Sprintf("%12s", s.Percent()))
 }
 
-// ending says when it is given up.
-func (r *report) ending() string {
-	h := r.horizon
+// ending says when a message is given up.
+func ending(h analysis.Horizon) string {
 	if h.Never {
-		return "It is never given up."
+		return "never given up"
 	}
 	if h.Earliest == h.Latest {
-		return fmt.Sprintf("Given up after %s and %.3g calls.", analysis.Text(h.Mean), h.Attempts)
+		return fmt.Sprintf("given up after %s and %.3g calls", analysis.Text(h.Mean), h.Attempts)
 	}
-	return fmt.Sprintf("Given up after %s on average, %s to %s, and %.3g calls.",
+	return fmt.Sprintf("given up after %s on average, %s to %s, and %.3g calls",
 		analysis.Text(h.Mean), analysis.Text(h.Earliest), analysis.Text(h.Latest), h.Attempts)
 }
 
@@ -190,21 +189,13 @@ func (r *report) printRules(p *printer) {
 	}
 	p.heading("Rules, for some errors")
 	for i, rule := range r.schedule.Policy.Rules {
-		name := rule.Name
-		if name == "" {
-			name = fmt.Sprintf("rule %d", i+1)
+		what := analysis.DescribeRule(r.schedule.Policy, i)
+		if rule.Action == 0 || rule.Action == policy.ActionRetry {
+			if s, err := analysis.New(analysis.Ruled(r.schedule.Policy, i), r.schedule.Conditions); err == nil {
+				what += "; " + ending(s.Horizon())
+			}
 		}
-		if rule.Action != 0 && rule.Action != policy.ActionRetry {
-			p.line("  %s: %s at once", name, rule.Action)
-			continue
-		}
-		q := analysis.Ruled(r.schedule.Policy, i)
-		s, err := analysis.New(q, r.schedule.Conditions)
-		if err != nil {
-			p.line("  %s: %v", name, err)
-			continue
-		}
-		p.line("  %s: %s; given up after %s on average", name, analysis.Describe(q), analysis.Text(s.Horizon().Mean))
+		p.line("  %s: %s", analysis.RuleName(r.schedule.Policy, i), what)
 	}
 }
 
@@ -275,7 +266,7 @@ func writeFile(path string, write func(io.Writer) error) error {
 	return file.Close()
 }
 
-// A span is a duration as it stands in policy files: "1.5s".
+// A text is a duration as it stands in policy files: "1.5s".
 type text time.Duration
 
 func (t text) MarshalText() ([]byte, error) { return []byte(time.Duration(t).String()), nil }
