@@ -95,6 +95,11 @@ type Delivery struct {
 	// ReceivedAt is when the delivery arrived here, by this process's clock (with its monotonic reading).
 	ReceivedAt time.Time
 
+	// LeasedAt is a moment before the lease began, by this process's clock: when the backend asked for the message. The lease
+	// surely lasts until it and the lease's length are over, however long the answer was on its way. Zero stands for
+	// ReceivedAt.
+	LeasedAt time.Time
+
 	// FirstEnqueuedAt is when the producer sent the message, by the broker's clock; zero where the broker does not tell.
 	FirstEnqueuedAt time.Time
 

@@ -69,7 +69,7 @@ type Subscription interface {
 	Close(ctx context.Context) error
 }
 
-// Publisher is implemented by queues that can send. The memory and PGMQ backends do.
+// Publisher is implemented by queues that can send, as those of this module can.
 type Publisher interface {
 	// Publish sends the messages to the queue and returns when the broker confirmed them. It fails with ErrInvalidMessage,
 	// before anything is sent, if one of them cannot be stored. A message without an ID is given one.

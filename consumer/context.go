@@ -9,23 +9,23 @@ import (
 // handlerContext is the context of one call of a handler. It makes a context of the standard library, with its timer, when
 // it is first looked at for more than its deadline: many handlers are through before.
 type handlerContext struct {
-	parent   context.Context
-	deadline time.Time
-	timedOut error // the cause once the deadline has passed
+	r     *run
+	began time.Time
 
-	mu     sync.Mutex
-	made   context.Context // nil until it is needed
+	mu    sync.Mutex
+	made  *madeContext // nil until it is needed
+	ended bool
+}
+
+type madeContext struct {
+	context.Context
 	cancel context.CancelCauseFunc
 	stop   context.CancelFunc
-	ended  bool
 }
 
-// begin is called before the handler is.
-func (c *handlerContext) begin(parent context.Context, deadline time.Time, timedOut error) {
-	c.parent, c.deadline, c.timedOut = parent, deadline, timedOut
-}
+func (c *handlerContext) deadline() time.Time { return c.began.Add(c.r.timeout) }
 
-func (c *handlerContext) Deadline() (time.Time, bool) { return c.deadline, true }
+func (c *handlerContext) Deadline() (time.Time, bool) { return c.deadline(), true }
 func (c *handlerContext) Done() <-chan struct{}       { return c.context().Done() }
 func (c *handlerContext) Err() error                  { return c.context().Err() }
 func (c *handlerContext) Value(key any) any           { return c.context().Value(key) }
@@ -37,13 +37,13 @@ func (c *handlerContext) context() context.Context {
 }
 
 // make is called with c.mu held.
-func (c *handlerContext) make() context.Context {
+func (c *handlerContext) make() *madeContext {
 	if c.made == nil {
-		held, cancel := context.WithCancelCause(c.parent)
-		c.made, c.stop = context.WithDeadlineCause(held, c.deadline, c.timedOut)
-		c.cancel = cancel
+		held, cancel := context.WithCancelCause(c.r.handlers)
+		ctx, stop := context.WithDeadlineCause(held, c.deadline(), c.r.timedOut)
+		c.made = &madeContext{ctx, cancel, stop}
 		if c.ended {
-			c.release()
+			c.made.release()
 		}
 	}
 	return c.made
@@ -53,8 +53,7 @@ func (c *handlerContext) make() context.Context {
 func (c *handlerContext) lose(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.make()
-	c.cancel(why)
+	c.make().cancel(why)
 }
 
 // end cancels the context after the handler has returned, for what the handler may have left running.
@@ -63,12 +62,12 @@ func (c *handlerContext) end() {
 	defer c.mu.Unlock()
 	c.ended = true
 	if c.made != nil {
-		c.release()
+		c.made.release()
 	}
 }
 
-// release gives up the timer and the place in the parent.
-func (c *handlerContext) release() {
+// release cancels the context and gives up its timer and its place in the parent.
+func (c *madeContext) release() {
 	c.cancel(nil)
 	c.stop()
 }
@@ -80,10 +79,10 @@ func (c *handlerContext) cause() error {
 	switch {
 	case c.made != nil:
 		return context.Cause(c.made)
-	case c.parent.Err() != nil:
-		return context.Cause(c.parent)
-	case !time.Now().Before(c.deadline):
-		return c.timedOut
+	case c.r.handlers.Err() != nil:
+		return context.Cause(c.r.handlers)
+	case !time.Now().Before(c.deadline()):
+		return c.r.timedOut
 	default:
 		return nil
 	}

@@ -186,6 +186,51 @@ func TestHeartbeatsThatFailCancelTheHandlerWhileTheLeaseLasts(t *testing.T) {
 	}
 }
 
+func TestALeaseCountsFromWhenItWasAskedFor(t *testing.T) {
+	late := func(ctx context.Context, max int, next receiveFunc) ([]*backend.Delivery, error) {
+		ds, err := next(ctx, max)
+		for _, d := range ds {
+			d.LeasedAt = time.Now().Add(-22 * time.Second) // the answer was under way for so long
+		}
+		return ds, err
+	}
+	synctest.Test(t, func(t *testing.T) {
+		q := newFaulty("orders")
+		q.onReceive = late
+		publish(t, q.Queue, message("m"))
+		began := time.Now()
+		c := consume(q, three, &recorder{}, func(context.Context, *backend.Delivery) error {
+			time.Sleep(15 * time.Second)
+			return nil
+		})
+		c.Lease = 30 * time.Second
+		stop := start(t, c)
+		time.Sleep(20 * time.Second)
+		require.Equal(t, []time.Duration{0, 10 * time.Second}, elapsed(began, q.extensions("m")), "at once, and then as ever")
+		require.NoError(t, stop())
+	})
+	synctest.Test(t, func(t *testing.T) {
+		q := newFaulty("orders")
+		q.onReceive = late
+		q.onExtend = func(context.Context, []*backend.Delivery, extendFunc) error { return errors.New("no route to host") }
+		publish(t, q.Queue, message("m"))
+		began := time.Now()
+		var ended list[time.Duration]
+		c := consume(q, three, &recorder{}, func(ctx context.Context, _ *backend.Delivery) error {
+			<-ctx.Done()
+			ended.add(time.Since(began))
+			return ctx.Err()
+		})
+		c.Lease, c.Grace = 30*time.Second, -1
+		stop := start(t, c)
+		time.Sleep(10 * time.Second)
+		require.Len(t, ended.all(), 1)
+		require.Positive(t, ended.all()[0], "not before it must be")
+		require.Less(t, ended.all()[0], 8*time.Second, "while the lease lasts")
+		require.NoError(t, stop())
+	})
+}
+
 func TestAHeartbeatThatFailedIsMadeUpFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFaulty("orders")

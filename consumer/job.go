@@ -29,7 +29,6 @@ type job struct {
 	item      item
 	ended     chan struct{}  // closed at the end if somebody watches
 	ctx       handlerContext // from the start of the handler
-	began     time.Time      // when the handler was called
 	finished  atomic.Bool    // the outcome is decided; what the handler returns later changes nothing
 	parts     atomic.Int32   // what still keeps the delivery's place: its settlement, and a handler that has not returned
 }
@@ -49,8 +48,7 @@ func (j *job) run() {
 		j.permitted = true
 	}
 	j.d.Last = j.governing.policy.IsLast(j.d.Attempt)
-	j.began = time.Now()
-	j.ctx.begin(r.handlers, j.began.Add(r.timeout), r.timedOut)
+	j.ctx.r, j.ctx.began = r, time.Now()
 	j.parts.Add(1)
 	defer j.part()
 	if !r.keeper.start(j) {
@@ -137,9 +135,9 @@ func (j *job) finish(err error) {
 	}
 	r := j.r
 	// Before the heartbeat is awaited: what happens during that wait is not the handler's.
-	j.item.event.Duration = time.Since(j.began)
+	j.item.event.Duration = time.Since(j.ctx.began)
 	cause := j.ctx.cause()
-	lost, extending := r.keeper.detach(j)
+	extending, lost := r.keeper.detach(j)
 	if extending == nil {
 		j.conclude(err, cause, lost)
 		return
@@ -221,7 +219,7 @@ func (j *job) force() {
 	}
 	j.finish(cause)
 	j.r.logger.WarnContext(j.r.base, "redeliver: a handler does not return although it was cancelled, and keeps its place",
-		"queue", j.r.name, "message_id", j.d.ID, "running", time.Since(j.began), "handlers", j.r.dispatch.handlers(), "concurrency", j.r.concurrency)
+		"queue", j.r.name, "message_id", j.d.ID, "running", time.Since(j.ctx.began), "handlers", j.r.dispatch.handlers(), "concurrency", j.r.concurrency)
 }
 
 // release gives back a delivery whose handler was not called.

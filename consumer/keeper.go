@@ -18,16 +18,23 @@ type keeper struct {
 	r    *run
 	mu   sync.Mutex
 	held map[*job]struct{}
+	late chan struct{} // holds a token when a delivery came so late that its first heartbeat is due
 }
 
-func newKeeper(r *run) *keeper { return &keeper{r: r, held: make(map[*job]struct{})} }
+func newKeeper(r *run) *keeper {
+	return &keeper{r: r, held: make(map[*job]struct{}), late: make(chan struct{}, 1)}
+}
 
 // add takes a delivery that was received.
 func (k *keeper) add(j *job) {
 	j.parts.Store(1)
 	k.mu.Lock()
 	k.held[j] = struct{}{}
+	late := time.Until(j.leaseUntil) < k.r.lease*2/3
 	k.mu.Unlock()
+	if late {
+		signal(k.late)
+	}
 	j.d.OnLost(func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -46,16 +53,16 @@ func (k *keeper) start(j *job) bool {
 
 // detach ends the heartbeats of a delivery. It returns why the lease was lost, or nil. Where a heartbeat is under way it also
 // returns a channel that is closed at its end: it has to be awaited, since it would overwrite a retry's delay.
-func (k *keeper) detach(j *job) (lost error, extending <-chan struct{}) {
+func (k *keeper) detach(j *job) (extending <-chan struct{}, lost error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.held, j)
-	return j.lost, j.extending
+	return j.extending, j.lost
 }
 
 // remove ends the heartbeats of a delivery whose handler is not called, and waits for one that is under way.
 func (k *keeper) remove(j *job) {
-	if _, extending := k.detach(j); extending != nil {
+	if extending, _ := k.detach(j); extending != nil {
 		<-extending
 	}
 }
@@ -104,6 +111,7 @@ func (k *keeper) run() {
 		case <-k.r.serving.Done():
 			return
 		case <-timer.C:
+		case <-k.late:
 		}
 		if k.beat() {
 			timer.Reset(regular)
@@ -122,7 +130,7 @@ func (k *keeper) beat() (ok bool) {
 	k.mu.Lock()
 	for j := range k.held {
 		switch {
-		case j.running && now.After(j.ctx.deadline.Add(patience)):
+		case j.running && now.After(j.ctx.deadline().Add(patience)):
 			overdue = append(overdue, j)
 		case j.lost == nil && j.d.Extending():
 			extend = append(extend, j)

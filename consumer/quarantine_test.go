@@ -207,8 +207,10 @@ func crowd(t *testing.T, prefetch int) (q *faulty, events *recorder, seen *journ
 		return nil
 	}))
 	c.Concurrency, c.Prefetch = 1, prefetch
-	publish(t, q.Queue, message("slow"), message("a"), message("b"))
+	publish(t, q.Queue, message("slow"))
 	stop = start(t, c)
+	synctest.Wait()
+	publish(t, q.Queue, message("a"), message("b"))
 	time.Sleep(time.Second)
 	require.NoError(t, elsewhere.Settle(t.Context(), []backend.Settlement{{Delivery: taken[0], Outcome: backend.Release}}))
 	require.NoError(t, elsewhere.Close(t.Context()))

@@ -240,10 +240,14 @@ func (r *run) endProbe(permitted bool) {
 }
 
 func (r *run) accept(batch []*backend.Delivery, probing bool) {
-	leaseUntil := time.Now().Add(r.lease)
+	now := time.Now()
 	jobs := make([]*job, len(batch))
 	for i, d := range batch {
-		jobs[i] = &job{r: r, d: d, probing: probing, leaseUntil: leaseUntil}
+		leased := now
+		if at := d.LeasedAt; !at.IsZero() && at.Before(now) {
+			leased = at
+		}
+		jobs[i] = &job{r: r, d: d, probing: probing, leaseUntil: leased.Add(r.lease)}
 		r.keeper.add(jobs[i])
 		received := &jobs[i].item.event
 		*received = Event{Kind: Received, Delivery: d}

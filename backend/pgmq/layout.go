@@ -80,7 +80,7 @@ func (q *Queue) probe(ctx context.Context) (layout, error) {
 // statements are the SQL of one queue, made once for its layout. Their shape is deliberate in three ways.
 //
 // The delivery's fence, msg_id and read_ct, is in each. The arrays come sorted by msg_id, so that two batches lock the rows
-// that they share in one order. And "msg_id = ANY" is there for the planner: a statement that was prepared while the
+// that they share in one order. "msg_id = ANY" is there for the planner: a statement that was prepared while the
 // queue was empty else keeps a sequential scan when it is full.
 type statements struct {
 	claim, look, remove, back, bury, extend, present string
@@ -127,11 +127,12 @@ RETURNING m.msg_id, m.read_ct, m.enqueued_at, m.vt, m.message, m.headers`, queue
 	(SELECT ceil(extract(epoch FROM min(vt) - clock_timestamp()) * 1000000)::bigint FROM %[1]s
 	WHERE vt > statement_timestamp() AND vt <= statement_timestamp() + $1::bigint * interval '1 microsecond')`, queue),
 
-		back: fmt.Sprintf(`UPDATE %s m
-SET vt = clock_timestamp() + t.delay * interval '1 microsecond', headers = %s || t.doc
-FROM ROWS FROM (unnest($1::bigint[]), unnest($2::int[]), unnest($3::bigint[]), jsonb_array_elements($4::text::jsonb)) WITH ORDINALITY t(id, rc, delay, doc, n)
-WHERE %s
-RETURNING t.n`, queue, merged, fence),
+		back: fmt.Sprintf(`WITH d AS (UPDATE %s m
+	SET vt = clock_timestamp() + t.delay * interval '1 microsecond', headers = %s || t.doc
+	FROM ROWS FROM (unnest($1::bigint[]), unnest($2::int[]), unnest($3::bigint[]), jsonb_array_elements($4::text::jsonb)) WITH ORDINALITY t(id, rc, delay, doc, n)
+	WHERE %s
+	RETURNING t.n)
+SELECT array_agg(n) FROM d`, queue, merged, fence),
 
 		bury: fmt.Sprintf(`WITH d AS (DELETE FROM %[1]s m
 	USING ROWS FROM (unnest($1::bigint[]), unnest($2::int[]), jsonb_array_elements($3::text::jsonb)) WITH ORDINALITY t(id, rc, doc, n)
@@ -139,27 +140,28 @@ RETURNING t.n`, queue, merged, fence),
 	RETURNING t.n, m.message, (%[3]s - '`+headerCounts+`') || t.doc AS headers),
 i AS (INSERT INTO %[2]s (vt, enqueued_at, message, headers)
 	SELECT clock_timestamp(), clock_timestamp(), d.message, d.headers FROM d ORDER BY d.n)
-SELECT n FROM d`, queue, dead, merged, fence),
+SELECT array_agg(n) FROM d`, queue, dead, merged, fence),
 
-		extend: fmt.Sprintf(`UPDATE %s m SET vt = clock_timestamp() + $3::bigint * interval '1 microsecond'
-FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY t(id, rc, n)
-WHERE %s
-RETURNING t.n`, queue, fence),
+		extend: fmt.Sprintf(`WITH d AS (UPDATE %s m SET vt = clock_timestamp() + $3::bigint * interval '1 microsecond'
+	FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY t(id, rc, n)
+	WHERE %s
+	RETURNING t.n)
+SELECT array_agg(n) FROM d`, queue, fence),
 
-		present: fmt.Sprintf(`SELECT t.n FROM unnest($1::bigint[]) WITH ORDINALITY t(id, n)
+		present: fmt.Sprintf(`SELECT array_agg(t.n) FROM unnest($1::bigint[]) WITH ORDINALITY t(id, n)
 WHERE EXISTS (SELECT FROM %s m WHERE m.msg_id = t.id)`, queue),
 	}
 	gone := fmt.Sprintf(`DELETE FROM %s m USING unnest($1::bigint[], $2::int[]) WITH ORDINALITY t(id, rc, n)
 	WHERE %s
 	RETURNING t.n`, queue, fence)
 	if q.opts.DeleteOnSuccess {
-		s.remove = gone
+		s.remove = fmt.Sprintf("WITH d AS (%s)\nSELECT array_agg(n) FROM d", gone)
 		return s
 	}
 	// What was removed is told from the deletion: an archive of an unlogged queue may hold the same msg_id from before
 	// a crash, and the row that DO NOTHING skips is not returned.
 	s.remove = fmt.Sprintf(`WITH d AS (%s, m.%s),
 i AS (INSERT INTO %s (%s) SELECT d.%s FROM d ON CONFLICT DO NOTHING)
-SELECT n FROM d`, gone, strings.Join(kept, ", m."), archive, columns, strings.Join(kept, ", d."))
+SELECT array_agg(n) FROM d`, gone, strings.Join(kept, ", m."), archive, columns, strings.Join(kept, ", d."))
 	return s
 }

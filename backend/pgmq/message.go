@@ -46,9 +46,10 @@ type delivery struct {
 
 // reader reads claimed rows.
 type reader struct {
-	sub  *subscription
-	now  time.Time // when the first row arrived
-	into []any
+	sub   *subscription
+	asked time.Time // when the claim was sent
+	now   time.Time // when the first row arrived
+	into  []any
 
 	id            int64
 	reads         int
@@ -57,9 +58,9 @@ type reader struct {
 	body, headers []byte
 }
 
-// readAll reads the rows of a claim.
-func (s *subscription) readAll(rows pgx.Rows) ([]*delivery, error) {
-	r := &reader{sub: s}
+// readAll reads the rows of a claim that was sent at asked.
+func (s *subscription) readAll(rows pgx.Rows, asked time.Time) ([]*delivery, error) {
+	r := &reader{sub: s, asked: asked}
 	r.into = []any{&r.id, &r.reads, &r.enqueued, &r.visible, &r.body, &r.headers}
 	var ds []*delivery
 	for rows.Next() {
@@ -87,12 +88,12 @@ func (r *reader) read(row pgx.Rows) (*delivery, error) {
 	}
 	m.sub = r.sub
 	m.claimed = m.VisibleAt.Add(-r.sub.lease)
-	m.until = r.now.Add(r.sub.lease)
+	m.until = r.asked.Add(r.sub.lease)
 
 	d.Raw = m
 	d.Body = r.body
 	d.Queue = r.sub.queue.name
-	d.ReceivedAt = r.now
+	d.LeasedAt, d.ReceivedAt = r.asked, r.now
 	d.FirstEnqueuedAt = m.EnqueuedAt
 	if !m.EnqueuedAt.IsZero() {
 		d.Age = max(m.claimed.Sub(m.EnqueuedAt), 0)

@@ -76,16 +76,16 @@ func (q *Queue) exec(ctx context.Context, sql string, args ...any) error {
 	return err
 }
 
-// marks returns a function that collects ordinal numbers, from 1 to n: which of n items a statement found.
+// marks returns a function that collects ordinal numbers, from 1 to n: which of n items a statement found. They come as one
+// array, or NULL for none: a row for each would cost both sides more.
 func marks(n int) func(pgx.Rows) ([]bool, error) {
 	return func(rows pgx.Rows) ([]bool, error) {
+		numbers, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[[]int64])
+		if err != nil {
+			return nil, err
+		}
 		found := make([]bool, n)
-		var i int64
-		into := []any{&i}
-		for rows.Next() {
-			if err := rows.Scan(into...); err != nil {
-				return nil, err
-			}
+		for _, i := range numbers {
 			found[i-1] = true
 		}
 		return found, nil

@@ -155,7 +155,8 @@ func (s *subscription) look(ctx context.Context, within time.Duration) (outlook,
 // released.
 func (s *subscription) claim(ctx context.Context, limit int) ([]*backend.Delivery, error) {
 	ds, err := detach(ctx, s, func(ctx context.Context, conn *pgxpool.Conn) ([]*delivery, error) {
-		ds, err := queryOn(ctx, conn, s.readAll, s.sql.claim, s.queue.planned(limit, micros(s.lease))...)
+		asked := time.Now()
+		ds, err := queryOn(ctx, conn, func(rows pgx.Rows) ([]*delivery, error) { return s.readAll(rows, asked) }, s.sql.claim, s.queue.planned(limit, micros(s.lease))...)
 		if err != nil {
 			return nil, err
 		}

@@ -218,9 +218,9 @@ func (s *subscription) execute(ctx context.Context, work *work, w way, items []i
 		for i, it := range items {
 			delays[i] = micros(it.delay)
 		}
-		args, sql = append(args, delays, work.headers(items)), s.sql.back
+		args, sql = append(args, delays, work.headers(items, s.queue.plansKept)), s.sql.back
 	case bury:
-		args, sql = append(args, work.headers(items)), s.sql.bury
+		args, sql = append(args, work.headers(items, s.queue.plansKept)), s.sql.bury
 	}
 	return query(ctx, s.queue, marks(len(items)), sql, args...)
 }
@@ -236,8 +236,8 @@ func fenceOf(items []item) []any {
 }
 
 // headers returns what is merged into each item's headers, as one JSON array: a text array would be copied twice more on its
-// way.
-func (w *work) headers(items []item) string {
+// way. It is a string, or where pgx knows the parameter's type the bytes as they are, which last until the next call.
+func (w *work) headers(items []item, typed bool) any {
 	w.array = append(w.array[:0], '[')
 	for i, it := range items {
 		if i > 0 {
@@ -246,6 +246,9 @@ func (w *work) headers(items []item) string {
 		w.array = append(w.array, w.docs[it.from:it.to]...)
 	}
 	w.array = append(w.array, ']')
+	if typed {
+		return w.array
+	}
 	return string(w.array)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -22,7 +23,7 @@ func (f fault) Unwrap() error { return f.is }
 
 // sight is what a look at the broker has found.
 type sight struct {
-	major, minor int // RabbitMQ's version; zeros if it is another product
+	version
 
 	work, dead looked
 	exchange   bool     // Options.DeadLetterExchange exists, or is not set
@@ -39,7 +40,7 @@ type looked struct {
 // look asks the broker for what Check needs to know.
 func (q *Queue) look(ctx context.Context) (seen sight, err error) {
 	err = q.visit(ctx, func(v *visit) error {
-		seen.major, seen.minor = v.link.version()
+		seen.version = v.link.version()
 		for name, to := range map[string]*looked{q.name: &seen.work, q.dead: &seen.dead} {
 			var err error
 			if to.exists, err = v.hasQueue(name); err != nil {
@@ -122,13 +123,13 @@ func (q *Queue) lacking(v *visit) (missing []string, err error) {
 // defaultDeliveryLimit is how often a quorum queue lets a message lapse from RabbitMQ 4.0 on, if nobody says otherwise.
 const defaultDeliveryLimit = 20
 
-// Check compares the broker with what a queue needs. Fatal findings, the first five of which Subscribe refuses too: queue_not_found,
-// dead_letter_queue_not_found, dead_letter_exchange_not_found, queue_type, topology_missing, configure_refused,
-// delivery_limit_too_low, consumer_timeout_too_short. Others are warnings: delivery_limit_unknown, delay_above_maximum, drop_head, message_ttl,
-// expires.
+// Check compares the broker with what a queue needs. Fatal findings, all but the last two of which Subscribe refuses too:
+// queue_not_found, dead_letter_queue_not_found, dead_letter_exchange_not_found, queue_type, auto_delete, topology_missing,
+// configure_refused, delivery_limit_too_low, consumer_timeout_too_short. Others are warnings: delivery_limit_unknown,
+// delay_above_maximum, transient, drop_head, message_ttl, expires; auto_delete too, where it is the dead-letter queue.
 //
 // To learn a queue's type and arguments it has the broker refuse a few declarations, which the broker logs. It can learn neither
-// what RabbitMQ's policies set nor the consumer_timeout.
+// what RabbitMQ's policies set nor the broker's consumer_timeout.
 func (q *Queue) Check(ctx context.Context, need backend.Needs) ([]backend.Finding, error) {
 	seen, err := q.look(ctx)
 	if err != nil {
@@ -175,13 +176,19 @@ func (q *Queue) faults(seen sight, need backend.Needs) []fault {
 			add(true, "delivery_limit_too_low", nil,
 				"queue %q has an x-delivery-limit of %d, so that RabbitMQ drops a message before a policy's MaxLapses of %d is passed, or dead-letters it by itself: "+
 					"declare the queue with a limit above that, or lower MaxLapses below the limit", q.name, limit, need.MaxLapses)
-		case !known && seen.major >= 4 && need.MaxLapses >= defaultDeliveryLimit:
+		case !known && seen.limitsLapses() && need.MaxLapses >= defaultDeliveryLimit:
 			add(false, "delivery_limit_unknown", nil,
-				"queue %q has no x-delivery-limit, so that RabbitMQ %d.%d drops a message after %d lapses, or dead-letters it by itself, and a policy has a MaxLapses of %d: "+
-					"lower that, or give the queue a limit above it, as an argument or by a RabbitMQ policy", q.name, seen.major, seen.minor, defaultDeliveryLimit, need.MaxLapses)
+				"queue %q has no x-delivery-limit, so that RabbitMQ %v drops a message after %d lapses, or dead-letters it by itself, and a policy has a MaxLapses of %d: "+
+					"lower that, or give the queue a limit above it, as an argument or by a RabbitMQ policy", q.name, seen.version, defaultDeliveryLimit, need.MaxLapses)
 		}
 	}
-	if hold := q.opts.ConsumerTimeout; hold > 0 && need.HandlerBound >= hold {
+	if ms, _ := seen.work.arguments[argTimeout].(int64); ms > 0 {
+		if hold := time.Duration(ms) * time.Millisecond; need.HandlerBound >= hold {
+			add(true, "consumer_timeout_too_short", nil,
+				"a handler of queue %q may run for %v, and the queue's x-consumer-timeout has RabbitMQ take a message back after %v: "+
+					"lower Consumer.Timeout, or declare the queue without that argument", q.name, need.HandlerBound, hold)
+		}
+	} else if hold := q.opts.ConsumerTimeout; hold > 0 && need.HandlerBound >= hold {
 		add(true, "consumer_timeout_too_short", nil,
 			"a handler of queue %q may run for %v, and RabbitMQ takes a message back after its consumer_timeout of %v: "+
 				"lower Consumer.Timeout, or raise consumer_timeout and say so in Options.ConsumerTimeout", q.name, need.HandlerBound, hold)
@@ -195,6 +202,13 @@ func (q *Queue) faults(seen sight, need backend.Needs) []fault {
 		looked
 	}{{q.name, seen.work}, {q.dead, seen.dead}} {
 		is := func(name string) bool { _, ok := l.arguments[name]; return ok }
+		if l.transient {
+			add(false, "transient", nil, "queue %q is not durable, and goes with its messages when the broker stops: declare it as durable", l.name)
+		}
+		if l.autoDelete {
+			// A consumer here leaves whenever nobody receives.
+			add(l.name == q.name, "auto_delete", nil, "queue %q is deleted with its messages when its last consumer leaves: declare it without auto-delete", l.name)
+		}
 		if overflow, _ := l.arguments["x-overflow"].(string); (is("x-max-length") || is("x-max-length-bytes")) && !strings.HasPrefix(overflow, "reject-publish") {
 			add(false, "drop_head", nil,
 				"queue %q has a maximum length, and drops its oldest messages beyond that: declare it with x-overflow=reject-publish, so that nothing is lost", l.name)

@@ -138,6 +138,112 @@ func TestCheckFindsWhatDefeatsAPolicy(t *testing.T) {
 	})
 }
 
+// Older brokers take the argument and mind nothing of it.
+func TestCheckFindsATimeoutOfTheQueuesOwn(t *testing.T) {
+	q := queue(t, rabbit.Options{})
+	replaceQueue(t, q.Name(), amqp.Table{"x-queue-type": "quorum", "x-consumer-timeout": 60000, "x-queue-leader-locator": "balanced"})
+	conn, err := amqp.Dial(brokertest.Rabbit(t))
+	require.NoError(t, err)
+	defer conn.Close()
+	var want []string
+	if rabbit.HasQueueTimeouts(conn.Properties) {
+		want = []string{"consumer_timeout_too_short"}
+	}
+	findings, err := q.Check(t.Context(), modestNeeds)
+	require.NoError(t, err)
+	found, fatal := codes(findings)
+	require.Equal(t, want, found)
+	require.Equal(t, want, fatal)
+}
+
+// Not all that is wrong with a queue is an argument.
+func TestCheckFindsAQueueThatGoes(t *testing.T) {
+	for name, c := range map[string]struct {
+		durable, autoDelete, dead bool
+		fatal, warn               []string
+	}{
+		"transient":                      {warn: []string{"transient"}},
+		"auto-delete":                    {durable: true, autoDelete: true, fatal: []string{"auto_delete"}},
+		"an auto-delete queue of graves": {durable: true, autoDelete: true, dead: true, warn: []string{"auto_delete"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := queue(t, rabbit.Options{})
+			queue := q.Name()
+			if c.dead {
+				queue += "_dlq"
+			}
+			deleteQueue(t, brokertest.Rabbit(t), queue)
+			onChannel(t, brokertest.Rabbit(t), func(ch *amqp.Channel) {
+				_, err := ch.QueueDeclare(queue, c.durable, c.autoDelete, false, false, amqp.Table{"x-queue-type": "classic"})
+				require.NoError(t, err)
+			})
+			findings, err := q.Check(t.Context(), modestNeeds)
+			require.NoError(t, err)
+			found, fatal := codes(findings)
+			require.Equal(t, append(c.fatal, c.warn...), found)
+			require.Equal(t, c.fatal, fatal)
+			_, err = q.Subscribe(t.Context(), backend.SubscribeOptions{})
+			if c.fatal == nil {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, "without auto-delete")
+		})
+	}
+}
+
+// What depends on the version is decided by what the broker says of itself, so that no broker is needed to know it.
+func TestVersionsDiffer(t *testing.T) {
+	q := open(t, rabbit.Options{})
+	for version, c := range map[string]struct{ timeout, limit, nack bool }{
+		"3.10.8":       {},
+		"3.13.7":       {timeout: true},
+		"4.0.9":        {timeout: true, limit: true},
+		"4.2.0":        {timeout: true, limit: true},
+		"4.3.0-rc.1":   {timeout: true, limit: true, nack: true},
+		"4.3.6+debian": {timeout: true, limit: true, nack: true},
+		"4.10.0":       {timeout: true, limit: true, nack: true},
+		"5.0.0":        {timeout: true, limit: true, nack: true},
+		"":             {},
+		"nightly":      {},
+	} {
+		server := amqp.Table{"product": "RabbitMQ", "version": version}
+		require.Equal(t, c.nack, rabbit.CountsNoNack(server), version)
+		require.Equal(t, c.timeout, rabbit.HasQueueTimeouts(server), version)
+		need := modestNeeds
+		need.MaxLapses = 20
+		findings := q.Faults(server, rabbit.Quorum, nil, need)
+		found, fatal := codes(findings)
+		require.Empty(t, fatal, version)
+		if !c.limit {
+			require.Empty(t, found, version)
+			continue
+		}
+		require.Equal(t, []string{"delivery_limit_unknown"}, found, version)
+		require.Contains(t, findings[0].Text, "RabbitMQ "+version[:3])
+		require.Contains(t, findings[0].Text, "after 20 lapses")
+
+		need.MaxLapses = 19
+		require.Empty(t, q.Faults(server, rabbit.Quorum, nil, need), version)
+		need.MaxLapses = 20
+		require.Empty(t, q.Faults(server, rabbit.Classic, nil, need), version)
+		require.Empty(t, q.Faults(server, rabbit.Quorum, map[string]any{"x-delivery-limit": int64(21)}, need), version)
+		require.Empty(t, q.Faults(server, rabbit.Quorum, map[string]any{"x-delivery-limit": int64(-1)}, need), "without end")
+	}
+	// Another product that speaks the protocol has versions of its own.
+	require.False(t, rabbit.CountsNoNack(amqp.Table{"product": "LavinMQ", "version": "9.0.0"}))
+	require.False(t, rabbit.CountsNoNack(nil))
+
+	// From 3.12 on a queue can have a timeout of its own, which goes before that of the broker.
+	own := func(ms int64) []string {
+		found, fatal := codes(q.Faults(nil, rabbit.Classic, map[string]any{"x-consumer-timeout": ms}, backend.Needs{HandlerBound: time.Hour}))
+		require.Equal(t, fatal, found)
+		return found
+	}
+	require.Equal(t, []string{"consumer_timeout_too_short"}, own(time.Hour.Milliseconds()))
+	require.Empty(t, own(time.Hour.Milliseconds()+1))
+}
+
 // Create is for queues that are not there.
 func TestCreateTouchesNothingThatIsThere(t *testing.T) {
 	q := queue(t, rabbit.Options{Type: rabbit.Quorum})
@@ -278,16 +384,16 @@ func erlangString(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(s) + `"`
 }
 
-// The permissions that the package comment lists are enough, and what is lacking is told at start.
+// The permissions that operators are told to grant are enough, and what is lacking is told at start.
 func TestPermissions(t *testing.T) {
 	s := brokertest.PrivateRabbit(t)
 	admin, err := rabbit.Open(s.URL(), "orders", rabbit.Options{})
 	require.NoError(t, err)
 	require.NoError(t, admin.Create(t.Context()))
 	require.NoError(t, admin.Close(t.Context()))
-	as := func(user string, opts rabbit.Options, permissions ...string) *rabbit.Queue {
+	as := func(user string, opts rabbit.Options) *rabbit.Queue {
 		s.Ctl("add_user", user, "word")
-		s.Ctl(append([]string{"set_permissions", user}, permissions...)...)
+		s.Shell(commands(t, "set_permissions "+user))
 		u, err := url.Parse(s.URL())
 		require.NoError(t, err)
 		u.User = url.UserPassword(user, "word")
@@ -297,11 +403,6 @@ func TestPermissions(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, q.Close(context.Background())) })
 		return q
 	}
-	const (
-		topology = `^orders\.retry(\..*)?$`
-		queues   = `^orders(_dlq|\.retry(\..*)?)?$`
-		writes   = `^orders(_dlq|\.retry(\..*)?)?$|^amq\.default$`
-	)
 	works := func(q *rabbit.Queue) {
 		t.Helper()
 		sub := subscribe(t, q)
@@ -316,30 +417,32 @@ func TestPermissions(t *testing.T) {
 		require.Eventually(t, func() bool { return settle(sub, d, deadLetter("x")) == nil }, patience, 10*time.Millisecond)
 		require.NoError(t, sub.Close(t.Context()))
 	}
-	all := as("all", rabbit.Options{}, topology+`|^orders(_dlq)?$`, writes, queues)
+	all := as("orders_all", rabbit.Options{})
+	require.NoError(t, all.Create(t.Context()))
 	works(all)
 	kind, _, err := all.Probe(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, rabbit.Quorum, kind)
 
 	// Without a right to the queue itself its type stays unknown, and lapses are counted in copies.
-	own := as("own", rabbit.Options{}, topology, writes, queues)
+	own := as("orders_own", rabbit.Options{})
 	works(own)
 	kind, _, err = own.Probe(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, kind)
 
-	none := as("none", rabbit.Options{}, "^$", writes, queues)
-	_, err = none.Subscribe(t.Context(), backend.SubscribeOptions{})
+	opts := rabbit.Options{NoDeclare: true, MaxDelay: time.Second, BandsPerDecade: 2}
+	use := as("orders_use", opts)
+	s.Shell("cat >orders.json <<'END'\n" + use.Definitions() + "END\n" + commands(t, "import_definitions"))
+	works(use)
+
+	s.Ctl("set_permissions", "orders_own", "^$", ".*", ".*")
+	_, err = own.Subscribe(t.Context(), backend.SubscribeOptions{})
 	require.ErrorContains(t, err, "lacks a permission")
 	require.ErrorContains(t, err, "Options.NoDeclare")
 
-	q := as("few", rabbit.Options{NoDeclare: true, MaxDelay: time.Second, BandsPerDecade: 2}, "^$", writes, queues)
-	s.Ctl("eval", "rabbit_definitions:import_raw(<<"+erlangString(q.Definitions())+">>).")
-	works(q)
-
-	s.Ctl("change_password", "few", "another")
-	_, err = q.Subscribe(t.Context(), backend.SubscribeOptions{})
+	s.Ctl("change_password", "orders_use", "another")
+	_, err = use.Subscribe(t.Context(), backend.SubscribeOptions{})
 	require.ErrorContains(t, err, "password")
 	require.NotContains(t, err.Error(), "word@")
 }

@@ -64,16 +64,13 @@
 //
 // # Parking queues by hand
 //
-//	rabbitmqctl list_queues name messages | grep '\.retry\.v1\.'   # what waits, and how long at most
-//	rabbitmqctl delete_queue orders.retry.v1.1100ms                 # loses what is in it
-//
 // An empty parking queue may be deleted at any time: it is declared again when it is needed. RabbitMQ cannot make sure that a
-// quorum queue is empty when it deletes it, so stop the consumers before. To have waiting messages back at once, move them with the shovel
-// plugin from the parking queue to the exchange orders.retry.return, keeping their routing keys. To get rid of all of it, stop the
-// consumers, wait until nothing waits, then delete the parking queues and the exchanges.
+// quorum queue is empty when it deletes it, so stop the consumers before. docs/rabbitmq.md, in this module, tells operators how
+// to list them, have waiting messages back at once and delete them, and what to watch. Queue.Parked lists them without
+// RabbitMQ's own tools.
 //
-// RabbitMQ policies that match the parking queues can break what is said here: message-ttl brings retries back early, expires and
-// max-length lose them. Keep the pattern of such policies away from \.retry\.
+// RabbitMQ policies that match the parking queues can break what is said here: message-ttl brings retries back early, expires
+// loses them, max-length has them refused. Keep the pattern of such policies away from \.retry\.
 //
 // What comes due while the broker is down is handed on when it starts; if the work queue is not ready at that moment, or
 // is full or missing at another, three minutes later. That is RabbitMQ's setting dead_letter_worker_publisher_confirm_timeout.
@@ -83,13 +80,14 @@
 //
 // # What it asks of the broker
 //
-// The user needs these permissions in the virtual host, for a queue named orders:
+// The user needs these permissions in the virtual host, for a queue named orders that Queue.Create makes:
 //
-//	configure  ^orders\.retry(\..*)?$           and ^orders(_dlq)?$ for Create, and to learn the queue's type
-//	write      ^orders(_dlq|\.retry(\..*)?)?$   and ^amq\.default$ for Publish
+//	configure  ^orders(_dlq|\.retry(\..*)?)?$
+//	write      ^orders(_dlq|\.retry(\..*)?)?$|^amq\.default$
 //	read       ^orders(_dlq|\.retry(\..*)?)?$
 //
-// With Options.NoDeclare it needs no permission to configure, and somebody has to import Queue.Definitions.
+// With Options.NoDeclare it needs no permission to configure, and somebody has to import Queue.Definitions. docs/rabbitmq.md
+// lists the least that each needs.
 //
 // RabbitMQ drops a message from a quorum queue that lapsed more often than its delivery-limit, 20 by default from 4.0 on. Keep
 // the limit above the policy's MaxLapses. It takes a message back that was held for its consumer_timeout, 30 minutes by default: see Options.ConsumerTimeout.

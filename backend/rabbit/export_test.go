@@ -62,3 +62,24 @@ func Text(value any) string { return text(value) }
 
 // HeaderFrameSize returns how large the frame is held to be that holds a message's properties and headers.
 func HeaderFrameSize(msg amqp.Publishing) int { return headerFrameSize(msg) }
+
+// Faults returns what is found of a queue of a type and with arguments, with its dead-letter queue in order, on a broker that says
+// something of itself when it takes a connection.
+func (q *Queue) Faults(server amqp.Table, kind Type, arguments map[string]any, need backend.Needs) (findings []backend.Finding) {
+	seen := sight{
+		version:  versionOf(server),
+		work:     looked{exists: true, features: features{kind: kind, arguments: arguments}},
+		dead:     looked{exists: true},
+		exchange: true,
+	}
+	for _, f := range q.faults(seen, need) {
+		findings = append(findings, f.Finding)
+	}
+	return findings
+}
+
+// CountsNoNack reports whether messages of a quorum queue are released by a nack with such a broker.
+func CountsNoNack(server amqp.Table) bool { return versionOf(server).countsNoNack() }
+
+// HasQueueTimeouts reports whether a quorum queue of such a broker can have a consumer timeout of its own.
+func HasQueueTimeouts(server amqp.Table) bool { return versionOf(server).hasQueueTimeouts() }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -170,20 +168,8 @@ func (l *link) close() {
 	<-l.gone
 }
 
-// version returns RabbitMQ's, as far as the server tells; zeros if it is another product.
-func (l *link) version() (major, minor int) {
-	if product, _ := l.conn.Properties["product"].(string); product != "RabbitMQ" {
-		return 0, 0
-	}
-	text, _ := l.conn.Properties["version"].(string)
-	parts := strings.SplitN(text, ".", 3)
-	if len(parts) < 2 {
-		return 0, 0
-	}
-	major, _ = strconv.Atoi(parts[0])
-	minor, _ = strconv.Atoi(parts[1])
-	return major, minor
-}
+// version returns that of the broker.
+func (l *link) version() version { return versionOf(l.conn.Properties) }
 
 // visit is a short connection for what is rarely done: declaring, looking.
 type visit struct {

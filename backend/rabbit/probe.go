@@ -9,8 +9,10 @@ import (
 
 // features is what a queue was declared with, as far as it is known.
 type features struct {
-	kind      Type // empty if it is not known
-	arguments map[string]any
+	kind       Type // empty if it is not known
+	arguments  map[string]any
+	transient  bool // it goes when the broker stops
+	autoDelete bool // it goes when its last consumer does
 }
 
 // probe finds out what a queue was declared with. AMQP has no method that tells; but RabbitMQ refuses to declare a queue
@@ -32,12 +34,24 @@ func (v *visit) probe(queue string) features {
 		}
 		name, value, ok := inequivalent(err.Error())
 		switch _, again := f.arguments[name]; {
-		case !ok || again || name == argLocator:
+		case name == argLocator:
+			if value == nil {
+				delete(args, argLocator)
+			} else {
+				args[argLocator] = value
+			}
+			if ms, ok := v.probeTimeout(queue, durable, autoDelete, args); ok {
+				f.arguments[argTimeout] = ms
+			}
+			return f
+		case !ok || again:
 			return f
 		case name == "durable":
 			durable = value == "true"
+			f.transient = !durable
 		case name == "auto_delete":
 			autoDelete = value == "true"
+			f.autoDelete = autoDelete
 		case name == argType:
 			kind, _ := value.(string)
 			if f.kind = Type(kind); kind == "" {
@@ -55,9 +69,32 @@ func (v *visit) probe(queue string) features {
 	return f
 }
 
+// probeTimeout finds out the consumer timeout that a quorum queue was declared with, which the broker looks at after the
+// arguments that it was found to have. A text is no timeout, so that nothing can be made with one where it is known at all.
+func (v *visit) probeTimeout(queue string, durable, autoDelete bool, args amqp.Table) (ms int64, ok bool) {
+	if !v.link.version().hasQueueTimeouts() {
+		return 0, false
+	}
+	args[argTimeout] = noSuchThing
+	err := v.do(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(queue, durable, autoDelete, false, false, args)
+		return err
+	})
+	if code(err) != amqp.PreconditionFailed {
+		return 0, false
+	}
+	name, value, _ := inequivalent(err.Error())
+	if text, is := value.(string); is && name == argTimeout {
+		ms, err = strconv.ParseInt(text, 10, 64)
+		return ms, err == nil
+	}
+	return 0, false
+}
+
 const (
 	argType    = "x-queue-type"
 	argLocator = "x-queue-leader-locator"
+	argTimeout = "x-consumer-timeout"
 
 	noSuchThing = "redeliver-probe"
 )

@@ -173,11 +173,10 @@ func (s *subscription) connect() (*session, error) {
 		l.close()
 		return nil, err
 	}
-	major, minor := l.version()
 	ss := &session{
 		link: l, ch: ch, opened: time.Now(),
 		closed: ch.NotifyClose(make(chan *amqp.Error, 1)),
-		nack:   s.kind == Quorum && (major > 4 || major == 4 && minor >= 3),
+		nack:   s.kind == Quorum && l.version().countsNoNack(),
 		held:   make(map[uint64]*delivery),
 	}
 	s.mu.Lock()

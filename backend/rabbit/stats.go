@@ -3,6 +3,7 @@ package rabbit
 import (
 	"context"
 	"fmt"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -10,7 +11,8 @@ import (
 )
 
 // Stats implements backend.Statser. It connects for each call. Waiting is what is in the parking queues that this Queue
-// has used or declared; RabbitMQ does not tell a client of others, nor what consumers hold, nor how long messages have been due.
+// has used or declared; those that only others use are left out, see Parked. RabbitMQ does not tell a client what consumers
+// hold, nor how long messages have been due.
 func (q *Queue) Stats(ctx context.Context) (backend.Stats, error) {
 	var st backend.Stats
 	err := q.visit(ctx, func(v *visit) error {
@@ -41,4 +43,39 @@ func (q *Queue) Stats(ctx context.Context) (backend.Stats, error) {
 		return backend.Stats{}, q.errorf("stats", err)
 	}
 	return st, nil
+}
+
+// Parking is a parking queue and what it holds.
+type Parking struct {
+	Name     string
+	Longest  time.Duration // the longest delay that waits in it
+	Messages int           // how many wait in it; not those that are due and that the work queue does not take
+}
+
+// Parked returns the parking queues that the work queue has, whoever declared them, in the order of their delays. It is for
+// a look by hand without RabbitMQ's own tools, not for monitoring: AMQP lists nothing, so it asks for each of the 209 queues
+// that there could be, and the broker logs an error for each that there is not.
+func (q *Queue) Parked(ctx context.Context) ([]Parking, error) {
+	var there []Parking
+	err := q.visit(ctx, func(v *visit) error {
+		for _, b := range newLadder(len(mantissas), MaxDelay) {
+			p := Parking{Name: q.top.parking(b), Longest: b.delay()}
+			found, err := found(v.do(func(ch *amqp.Channel) error {
+				is, err := ch.QueueDeclarePassive(p.Name, true, false, false, false, nil)
+				p.Messages = is.Messages
+				return err
+			}))
+			if err != nil {
+				return fmt.Errorf("look at queue %q: %w", p.Name, q.explain(err))
+			}
+			if found {
+				there = append(there, p)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, q.errorf("parked", err)
+	}
+	return there, nil
 }

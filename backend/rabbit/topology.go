@@ -220,7 +220,7 @@ func (q *Queue) ParkingQueues(policies ...policy.Policy) []string {
 
 // Declare declares the exchanges and, ahead of need, the parking queues of the policies. Nothing has to call it: what is
 // missing is declared when the first message needs it. But a queue that was just made takes some ten milliseconds, and one
-// whose node is killed within seconds of its making may lose what it holds.
+// whose node is killed within seconds of its making may lose what it holds. It also mends what was deleted by mistake.
 func (q *Queue) Declare(ctx context.Context, policies ...policy.Policy) error {
 	if q.opts.NoDeclare {
 		return q.errorf("declare", errors.New("Options.NoDeclare is set: let somebody who may declare import Queue.Definitions"))
@@ -229,6 +229,7 @@ func (q *Queue) Declare(ctx context.Context, policies ...policy.Policy) error {
 	for _, b := range q.bandsOf(policies) {
 		parts = append(parts, part{band: b})
 	}
+	q.top.forget()
 	var errs []error
 	for _, err := range q.ensure(ctx, parts...) {
 		errs = append(errs, err)

@@ -51,7 +51,7 @@ func run(ctx context.Context, w io.Writer, url, name string) error {
 	if err := orders.Create(ctx); err != nil {
 		return err
 	}
-	if err := kitchen.Serve(ctx, w, orders); err != nil {
+	if err := kitchen.Serve(ctx, w, orders, kitchen.Patience); err != nil {
 		return err
 	}
 	return printDeadLetters(ctx, w, pool, name+"_dlq")

@@ -29,7 +29,7 @@ func main() {
 
 func run(ctx context.Context, w io.Writer) error {
 	orders := memory.New("orders", memory.Options{})
-	if err := kitchen.Serve(ctx, w, orders); err != nil {
+	if err := kitchen.Serve(ctx, w, orders, kitchen.Patience); err != nil {
 		return err
 	}
 	return printDeadLetters(ctx, w, orders)

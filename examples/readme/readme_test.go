@@ -134,7 +134,7 @@ func TestREADMEShowsCodeThatRuns(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
 	require.NoError(t, err)
 	var sources []string
-	for _, file := range []string{"readme/readme_test.go", "pgmq/main.go", "conformance/conformance_test.go"} {
+	for _, file := range []string{"readme/readme_test.go", "pgmq/main.go", "rabbit/main.go", "conformance/conformance_test.go"} {
 		source, err := os.ReadFile(filepath.Join(root, "examples", filepath.FromSlash(file)))
 		require.NoError(t, err)
 		require.Contains(t, string(readme), "examples/"+file)

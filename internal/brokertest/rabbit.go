@@ -1,6 +1,8 @@
 package brokertest
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -8,6 +10,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redeliver/redeliver/backend/rabbit"
 )
 
 // Rabbit returns the URL of a RabbitMQ, the one that REDELIVER_RABBIT_URL names.
@@ -23,6 +27,52 @@ func Rabbit(tb testing.TB) string {
 		tb.Fatalf("REDELIVER_RABBIT_URL: %v", err)
 	}
 	return url
+}
+
+// RemoveRabbitQueue deletes, when the test has ended, a work queue and all that was
+// made for it.
+func RemoveRabbitQueue(tb testing.TB, url, name string) {
+	tb.Helper()
+	tb.Cleanup(func() {
+		if err := removeRabbitQueue(url, name); err != nil {
+			tb.Errorf("cannot remove the queue %s: %v", name, err)
+		}
+	})
+}
+
+func removeRabbitQueue(url, name string) error {
+	work, err := rabbit.Open(url, name, rabbit.Options{})
+	if err != nil {
+		return err
+	}
+	parked, err := work.Parked(context.Background())
+	if err := errors.Join(err, work.Close(context.Background())); err != nil {
+		return err
+	}
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	queues := []string{name, name + "_dlq"}
+	for _, p := range parked {
+		queues = append(queues, p.Name)
+	}
+	for _, queue := range queues {
+		if _, err := ch.QueueDelete(queue, false, false, false); err != nil {
+			return err
+		}
+	}
+	for _, suffix := range []string{".retry", ".retry.return", ".retry.dead"} {
+		if err := ch.ExchangeDelete(name+suffix, false, false); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 var trials sync.Map // of URL to the func() error that dials it once

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -154,6 +155,20 @@ func (s *RabbitServer) Ctl(args ...string) string {
 	out, err := cmd.Output()
 	if err != nil {
 		s.fatalf("rabbitmqctl %s: %v\n%s%s", strings.Join(args, " "), err, out, &errors)
+	}
+	return string(out)
+}
+
+// Shell runs a script of bash, in which RabbitMQ's tools talk to the node, and
+// returns what it prints. The script ends at the first command that fails.
+func (s *RabbitServer) Shell(script string) string {
+	s.tb.Helper()
+	cmd := s.command("bash", "-euo", "pipefail", "-c", script)
+	cmd.Env = append(cmd.Env, s.env...)
+	cmd.Env = append(cmd.Env, "PATH="+s.programs+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		s.fatalf("%s\n%v\n%s", script, err, out)
 	}
 	return string(out)
 }

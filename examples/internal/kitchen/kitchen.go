@@ -30,7 +30,21 @@ type Order struct {
 	Pizza string `json:"pizza"`
 }
 
-var menu = []string{"marinara", "margherita", "calzone", "focaccia", "hawaii", "liquorice"}
+// Menu is all that can be ordered.
+var Menu = []string{"marinara", "margherita", "calzone", "focaccia", "hawaii", "liquorice"}
+
+// Orders returns an order for each pizza on the menu, in its order. Each call makes other IDs.
+func Orders() []backend.Message {
+	var orders []backend.Message
+	for _, pizza := range Menu {
+		body, err := json.Marshal(Order{pizza})
+		if err != nil {
+			panic(err) // a struct of one string
+		}
+		orders = append(orders, backend.Message{ID: backend.NewID(), Body: body})
+	}
+	return orders
+}
 
 // Bake handles an order. It remembers nothing between the attempts: how often a message was tried comes with its delivery.
 func Bake(_ context.Context, o Order, d *backend.Delivery) error {
@@ -60,25 +74,19 @@ func Bake(_ context.Context, o Order, d *backend.Delivery) error {
 	return nil
 }
 
-// Queue is a queue that can send, as the memory and PGMQ backends can.
+// Queue is a queue that can send, as those of our backends can.
 type Queue interface {
 	backend.Queue
 	backend.Publisher
 }
 
-// Serve sends one order for each pizza on the menu and handles them until each is baked or dead. It prints the time line.
-func Serve(ctx context.Context, w io.Writer, queue Queue) error {
+// Serve sends one order for each pizza on the menu and handles them, with the given policy, until each is baked or dead. It
+// prints the time line.
+func Serve(ctx context.Context, w io.Writer, queue Queue, p policy.Policy) error {
 	served, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	var orders []backend.Message
-	for _, pizza := range menu {
-		body, err := json.Marshal(Order{pizza})
-		if err != nil {
-			return err
-		}
-		orders = append(orders, backend.Message{ID: backend.NewID(), Body: body})
-	}
+	orders := Orders()
 	line := newTimeline(w, orders, cancel)
 	if err := queue.Publish(ctx, orders...); err != nil {
 		return err
@@ -86,7 +94,7 @@ func Serve(ctx context.Context, w io.Writer, queue Queue) error {
 
 	c := &consumer.Consumer{
 		Queue:    queue,
-		Policy:   Patience,
+		Policy:   p,
 		Handler:  line.watch(consumer.JSON(Bake)),
 		Observer: line,
 		Logger:   slog.New(slog.DiscardHandler), // by default each dead letter is an error in slog.Default
