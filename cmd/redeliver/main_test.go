@@ -50,6 +50,17 @@ func TestSamples(t *testing.T) {
 	require.Equal(t, string(docs), now)
 }
 
+// The sample in the README is a part of what the program prints.
+func TestSampleOfTheREADME(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(readme), "$ go run ./cmd/redeliver plan docs/samples/policies.yaml --outage 30s\n")
+	require.True(t, found)
+	sample, _, _ := strings.Cut(rest, "```")
+	stdout, _, _ := command(t, "plan", "policies.yaml", "--outage", "30s")
+	require.Contains(t, stdout, strings.TrimPrefix(sample, "  ...\n"))
+}
+
 var drawings = map[string][]string{
 	"plan.svg":     {"plan", "policies.yaml", "--outage", "45s"},
 	"simulate.svg": {"simulate", "policies.yaml", "-n", "3000", "--over", "0s", "--from", "0s", "--outage", "10s", "-c", "500", "--capacity", "400"},
