@@ -283,12 +283,10 @@ func steps() []time.Duration {
 	for unit := time.Duration(1); unit <= time.Second; unit *= 10 {
 		all = append(all, unit, 2*unit, 5*unit)
 	}
-	for _, s := range []time.Duration{
-		10 * time.Second, 15 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute,
-		15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour,
-	} {
-		all = append(all, s)
-	}
+	all = append(all,
+		10*time.Second, 15*time.Second, 30*time.Second, time.Minute, 2*time.Minute, 5*time.Minute, 10*time.Minute,
+		15*time.Minute, 30*time.Minute, time.Hour, 2*time.Hour, 3*time.Hour, 6*time.Hour, 12*time.Hour,
+	)
 	for day := 24 * time.Hour; day < math.MaxInt64/20; day *= 10 {
 		all = append(all, day, 2*day, 5*day)
 	}
