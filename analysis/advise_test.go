@@ -65,7 +65,7 @@ func TestAdviceWantsAShare(t *testing.T) {
 func TestEveryAdviceHolds(t *testing.T) {
 	policies := rapid.Custom(anyPolicy)
 	held := 0
-	for seed := range 20 {
+	for seed := range 12 {
 		p := policies.Example(seed)
 		if p.Validate() != nil || p.MaxAttempts == 0 {
 			continue // there are as many attempts as there is time for
@@ -79,7 +79,7 @@ func TestEveryAdviceHolds(t *testing.T) {
 			require.GreaterOrEqual(t, s.Survival(outage).AtStart.Low(), want-1e-8, o.Text)
 		}
 	}
-	require.Greater(t, held, 10)
+	require.Greater(t, held, 5)
 }
 
 func ExampleAdvise() {

@@ -54,23 +54,22 @@ func (w *wait) mean() time.Duration {
 // and of the last.
 type kernel struct {
 	edge, cell, width float64
-	last              int
+	last              int64
 }
 
 func (w *wait) kernel(cell time.Duration) kernel {
 	k := kernel{cell: float64(cell), width: w.width()}
 	// Of the delays, those up to this one are rounded up to a wait in cell 0.
 	k.edge = float64(w.offset) + float64(cell-w.unit) - float64(w.lo) + 1
-	most := (w.longest - w.offset) / cell
-	k.last = int(min(most, math.MaxInt32))
+	k.last = int64((w.longest - w.offset) / cell)
 	if need := math.Ceil((k.width - k.edge) / k.cell); need < float64(k.last) {
-		k.last = int(max(need, 0))
+		k.last = int64(max(need, 0))
 	}
 	return k
 }
 
 // upTo is the chance of a cell up to i.
-func (k *kernel) upTo(i int) float64 {
+func (k *kernel) upTo(i int64) float64 {
 	switch {
 	case i < 0:
 		return 0
@@ -83,8 +82,8 @@ func (k *kernel) upTo(i int) float64 {
 
 // add returns the distribution of a sum: of what is in the cells, and of the
 // wait, as far as it lies in the first n cells.
-func (k *kernel) add(in []float64, n int) []float64 {
-	n = min(n, len(in)+k.last)
+func (k *kernel) add(in []float64, n int64) []float64 {
+	n = min(n, int64(add(time.Duration(len(in)), time.Duration(k.last))))
 	out := make([]float64, n)
 	if k.last == 0 {
 		copy(out, in)
@@ -96,7 +95,7 @@ func (k *kernel) add(in []float64, n int) []float64 {
 		if j >= 1 && j-1 < len(in) && k.last > 1 {
 			inner += in[j-1]
 		}
-		if from := j - k.last; from >= 0 && from < len(in) {
+		if from := int64(j) - k.last; from >= 0 && from < int64(len(in)) {
 			if k.last > 1 {
 				inner -= in[from]
 			}
@@ -111,8 +110,8 @@ func (k *kernel) add(in []float64, n int) []float64 {
 }
 
 // cells is how fine the grid is: by far the most distributions are followed in
-// less than 10 ms with it, to an error of 0.001.
-const cells = 1 << 16
+// a few milliseconds with it, to an error of 0.001.
+const cells = 1 << 15
 
 // work bounds the grid where there are thousands of attempts.
 const work = 1 << 24
@@ -178,13 +177,11 @@ func (s *Schedule) follow(end, age, cell time.Duration) fate {
 		during := cellsBelow(end-next, cell)  // cells that still lie in the outage
 		young := cellsBelow(age-next+1, cell) // cells that are not too old
 		if age == math.MaxInt64 {
-			young = math.MaxInt
+			young = math.MaxInt64
 		}
-		for j, share := range in {
-			if share == 0 {
-				continue
-			}
-			live := 0.0
+		// From the cells before the first, no wait leads out of the outage.
+		for j := max(min(during, young)-1-k.last, 0); j < int64(len(in)); j++ {
+			share, live := in[j], 0.0
 			if young > j {
 				live = k.upTo(young - 1 - j)
 			}
@@ -217,11 +214,11 @@ func (s *Schedule) follow(end, age, cell time.Duration) fate {
 }
 
 // cellsBelow is how many cells begin below d.
-func cellsBelow(d, cell time.Duration) int {
+func cellsBelow(d, cell time.Duration) int64 {
 	if d <= 0 {
 		return 0
 	}
-	return int((d-1)/cell) + 1
+	return int64((d-1)/cell) + 1
 }
 
 // A bracket holds the fates from which bounds follow. Rounded times are early by

@@ -256,6 +256,15 @@ func ExampleSchedule_Survival() {
 	// certain to 0.1 %: true
 }
 
+// An outage of a nanosecond has a grid of nanoseconds, of which a wait of
+// seconds has more than 32 bits can count.
+func TestShortOutageOfLongWaits(t *testing.T) {
+	p := policy.Policy{MaxAge: 9 * time.Second, Backoff: policy.Fixed(6 * time.Second), Jitter: policy.DecorrelatedJitter} // 6 to 18 s
+	got := schedule(t, p, analysis.Conditions{}).Survival(1).AtStart
+	require.InDelta(t, 0.25, got.Value, 1e-8)
+	require.LessOrEqual(t, got.Error, 2e-9)
+}
+
 // Waits of a few nanoseconds are all counted out: there the grid is exact, and
 // so are the shares.
 func TestFewNanosecondsAreExact(t *testing.T) {

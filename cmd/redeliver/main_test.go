@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -240,11 +239,4 @@ func TestColoursAreForTerminals(t *testing.T) {
 	require.Equal(t, "\x1b[32mgood\x1b[0m\n", out.String())
 	p.colour = false
 	require.Equal(t, "good", p.paint(green, "good"))
-}
-
-func TestSimulatingIsFast(t *testing.T) {
-	start := time.Now()
-	_, stderr, code := command(t, "simulate", "policies.yaml", "-n", "100000", "--capacity", "600", "-c", "500")
-	require.Equal(t, exitOK, code, stderr)
-	require.Less(t, time.Since(start), time.Minute, "four variants, each in well under five seconds")
 }
