@@ -136,7 +136,7 @@ func New(p policy.Policy, c Conditions) (*Schedule, error) {
 			Number: n + 1, Wait: Range{w.offset, w.mean(), w.longest}, At: at, Reached: Share{Value: 1},
 		})
 	}
-	if p.MaxAge > 0 && s.Attempts[len(s.Attempts)-1].At.Latest > p.MaxAge {
+	if p.MaxAge > 0 && (s.Endless || s.Attempts[len(s.Attempts)-1].At.Latest > p.MaxAge) {
 		s.age()
 	}
 	return s, nil
@@ -219,6 +219,10 @@ func (s *Schedule) Horizon() Horizon {
 func (s *Schedule) ends() (earliest, latest time.Duration) {
 	limit := s.Policy.MaxAge
 	earliest = limit
+	if s.Endless {
+		// What comes after the attempts that are looked at may end anywhere.
+		earliest, latest = s.Attempts[len(s.Attempts)-1].At.Earliest, limit
+	}
 	for i, a := range s.Attempts {
 		first, last := a.At.Earliest, min(a.At.Latest, limit)
 		if i < len(s.waits) {

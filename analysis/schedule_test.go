@@ -155,6 +155,23 @@ func TestUnlimitedAttempts(t *testing.T) {
 	require.Greater(t, beyond.High(), 1-1e-6)
 }
 
+// There are 86 million attempts in a day. What lies beyond those that are
+// looked at is bounded, not guessed.
+func TestMoreAttemptsThanAreLookedAt(t *testing.T) {
+	for _, jitter := range []policy.Jitter{policy.NoJitter, policy.FullJitter} {
+		s := schedule(t, policy.Policy{MaxAge: 24 * time.Hour, Backoff: policy.Fixed(time.Millisecond), Jitter: jitter}, analysis.Conditions{})
+		require.True(t, s.Endless)
+		h := s.Horizon()
+		require.False(t, h.Never)
+		require.Equal(t, 24*time.Hour, h.Latest)
+		require.Less(t, h.Earliest, time.Minute)
+		require.LessOrEqual(t, h.Mean-h.Error, 24*time.Hour-time.Second)
+		require.GreaterOrEqual(t, h.Mean+h.Error, 24*time.Hour-time.Second)
+		alive := s.Survival(time.Hour).AtStart
+		require.GreaterOrEqual(t, alive.High(), 1.0-1e-6)
+	}
+}
+
 func TestDelaysThatSaturate(t *testing.T) {
 	p := policy.Policy{MaxAttempts: 100, Backoff: policy.Exponential{Base: time.Second}, Jitter: policy.EqualJitter}
 	s := schedule(t, p, analysis.Conditions{})

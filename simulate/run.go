@@ -65,6 +65,9 @@ func Run(p policy.Policy, s Scenario) (*Result, error) {
 	w := &world{policy: p, scenario: s, idle: s.Consumers, messages: make([]message, s.Messages)}
 	w.result.Scenario = s
 	w.dependency.rate = s.Capacity
+	if s.Budget != nil {
+		w.budget = s.Budget()
+	}
 	random := rand.New(rand.NewPCG(s.Seed, 0))
 	slot := s.Over / time.Duration(s.Messages)
 	for i := range w.messages {
@@ -132,6 +135,7 @@ type world struct {
 	ready      fifo
 	idle       int // consumers
 	dependency bucket
+	budget     Budget // nil is none
 	result     Result
 }
 
@@ -157,10 +161,12 @@ func (w *world) run() error {
 			w.ready.push(e.msg)
 		case succeeded:
 			w.idle++
+			w.ended(e.at, true)
 			w.result.Succeeded++
 			w.result.Drained = e.at
 		case failed:
 			w.idle++
+			w.ended(e.at, false)
 			w.fail(e.at, e.msg)
 		}
 		for w.idle > 0 && w.ready.len() > 0 {
@@ -210,6 +216,12 @@ func (w *world) call(at time.Duration, m *message) {
 	w.plan(at+w.scenario.Fail, m, failed)
 }
 
+func (w *world) ended(at time.Duration, succeeded bool) {
+	if w.budget != nil {
+		w.budget.Called(at, succeeded)
+	}
+}
+
 // fail asks the policy about a call that failed.
 func (w *world) fail(at time.Duration, m *message) {
 	d := w.policy.Decide(policy.Failure{
@@ -220,7 +232,11 @@ func (w *world) fail(at time.Duration, m *message) {
 		if !d.Uncharged {
 			m.attempt++
 		}
-		w.plan(at+w.scenario.Limits.Applied(d.Delay), m, due)
+		wait := d.Delay
+		if w.budget != nil {
+			wait = max(wait, w.budget.Wait(at, wait))
+		}
+		w.plan(at+w.scenario.Limits.Applied(wait), m, due)
 		return
 	case policy.ActionDeadLetter:
 		w.result.DeadLettered++

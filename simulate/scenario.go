@@ -49,6 +49,9 @@ type Scenario struct {
 	// Err is what calls fail with; nil is any error without a mark.
 	Err error
 
+	// Budget makes the retry budget of a run. Nil is none.
+	Budget func() Budget
+
 	// Limits are those of the broker that holds the waits; the zero value
 	// holds them exactly.
 	Limits backend.Limits
@@ -58,6 +61,18 @@ type Scenario struct {
 
 	// Step is the width of the steps of Result.Load, DefaultStep by default.
 	Step time.Duration
+}
+
+// A Budget bounds how much of the load is retries, over all messages: it may
+// hold a retry back for longer than the policy says. It never gives a message
+// up. Times are virtual, from the beginning of the run, and never go back.
+type Budget interface {
+	// Called tells of a call that has ended.
+	Called(at time.Duration, succeeded bool)
+
+	// Wait returns how long to hold a retry for which the policy decided on
+	// wait. Less than that counts as that.
+	Wait(at, wait time.Duration) time.Duration
 }
 
 // An Outage begins some time after the first message.

@@ -86,7 +86,7 @@ func TestEveryMessageEndsAndEveryCallIsCounted(t *testing.T) {
 func TestSameSeedSameResult(t *testing.T) {
 	s := simulate.Scenario{Messages: 2000, Over: 20 * time.Second, Capacity: 200, Outage: simulate.Outage{From: time.Second, For: 10 * time.Second}, Seed: 7}
 	first := run(t, payments, s)
-	require.Equal(t, first, run(t, payments, s))
+	require.Equal(t, first, run(t, payments, s), "in every field")
 	s.Seed++
 	require.NotEqual(t, first.Load, run(t, payments, s).Load)
 }
@@ -110,6 +110,36 @@ func TestBrokersLimitsHold(t *testing.T) {
 	s.Limits = backend.Limits{Granularity: time.Second}
 	require.Equal(t, 1040*time.Millisecond, run(t, p, s).Drained)
 }
+
+// stretch is a budget that is never enough: it makes each wait twice as long.
+type stretch struct{ calls, waits int }
+
+func (b *stretch) Called(time.Duration, bool) { b.calls++ }
+func (b *stretch) Wait(_, wait time.Duration) time.Duration {
+	b.waits++
+	return 2 * wait
+}
+
+func TestBudgetStretchesWaitsAndGivesNothingUp(t *testing.T) {
+	s := simulate.Scenario{Messages: 500, Over: 10 * time.Second, Outage: simulate.Outage{From: time.Second, For: 15 * time.Second}}
+	plain := run(t, payments, s)
+	budget := new(stretch)
+	s.Budget = func() simulate.Budget { return budget }
+	held := run(t, payments, s)
+	require.Equal(t, held.Calls, budget.calls)
+	require.Equal(t, held.Down-held.DeadLettered, budget.waits, "each failure but the last")
+	require.Less(t, held.Calls, plain.Calls, "longer waits, fewer calls in the outage")
+	require.LessOrEqual(t, held.DeadLettered, plain.DeadLettered)
+
+	s.Budget = func() simulate.Budget { return hasty{} }
+	require.Equal(t, plain.Load, run(t, payments, s).Load, "a budget cannot shorten a wait")
+}
+
+// hasty is a budget that is mistaken.
+type hasty struct{}
+
+func (hasty) Called(time.Duration, bool)                      {}
+func (hasty) Wait(time.Duration, time.Duration) time.Duration { return -time.Hour }
 
 func TestPermanentErrorsEndAtOnce(t *testing.T) {
 	s := simulate.Scenario{Messages: 10, Outage: simulate.Outage{For: time.Minute}, Err: policy.Permanent(errors.New("no such card"))}

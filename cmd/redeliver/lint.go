@@ -52,6 +52,9 @@ type lintJSON struct {
 }
 
 func (l *lint) do(w io.Writer, path string) error {
+	if err := checkOutage(l.outage, l.survive); err != nil {
+		return err
+	}
 	file, err := l.source.load(path)
 	if err != nil {
 		return err

@@ -101,6 +101,7 @@ func TestExitCodes(t *testing.T) {
 		"lint policies.yaml --ignore no-jitter,no-cap -b sqs":      exitWarnings,
 		"lint policies.yaml --ignore no-jitter,no-cap -b rabbitmq": exitOK, // with notes
 		"lint broken.yaml":                                         exitFault,
+		"lint policies.yaml --survive 99":                          exitFault,
 		"lint missing.yaml":                                        exitFault,
 		"lint":                                                     exitFault,
 		"plan policies.yaml":                                       exitOK,

@@ -60,11 +60,8 @@ kept being tried.`,
 }
 
 func (p *plan) do(w io.Writer, path string) error {
-	if p.outage < 0 {
-		return fmt.Errorf("--outage %v: want a positive length, such as 90s", p.outage)
-	}
-	if !(p.survive > 0 && p.survive <= 1) {
-		return fmt.Errorf("--survive %v: want a share above 0 and at most 1, such as 0.99", p.survive)
+	if err := checkOutage(p.outage, p.survive); err != nil {
+		return err
 	}
 	chosen, err := p.source.pick(path)
 	if err != nil {
@@ -102,6 +99,17 @@ func (p *plan) do(w io.Writer, path string) error {
 		return r.writeJSON(w)
 	}
 	r.print(newPrinter(w))
+	return nil
+}
+
+// checkOutage checks the flags that say what is to be outlived.
+func checkOutage(outage time.Duration, survive float64) error {
+	if outage < 0 {
+		return fmt.Errorf("--outage %v: want a positive length, such as 90s", outage)
+	}
+	if !(survive > 0 && survive <= 1) {
+		return fmt.Errorf("--survive %v: want a share above 0 and at most 1, such as 0.99", survive)
+	}
 	return nil
 }
 
