@@ -16,7 +16,7 @@ var (
 	// never lose it.
 	ErrUnknown = errors.New("outcome unknown")
 
-	// ErrQueueNotFound: the queue, or its dead-letter queue, does not exist.
+	// ErrQueueNotFound: the queue or its dead-letter queue does not exist, or what holds them is not installed.
 	ErrQueueNotFound = errors.New("queue not found")
 
 	// ErrInvalidMessage: the message, or what was to be written with it, cannot be stored by the broker.

@@ -72,8 +72,8 @@ func (m Message) Validate() error {
 func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
 // Delivery is one hand-over of a message to a consumer, under a lease. Backends make deliveries; handlers read them, and may
-// scribble on Body and Headers, which therefore are the delivery's own. A handler's unit test may use a literal. The fields are set before the delivery is handed out and not written after that;
-// the methods are safe for concurrent use.
+// scribble on Body and Headers, which therefore are the delivery's own. A handler's unit test may use a literal. The fields
+// are set before the handler is called and not written after that; the methods are safe for concurrent use.
 type Delivery struct {
 	Message
 

@@ -78,6 +78,8 @@ type Publisher interface {
 
 // Statser is implemented by queues that can tell how full they are.
 type Statser interface {
+	// Stats counts what the queue and its dead-letter queue hold. It changes nothing; it fails if the broker cannot be asked,
+	// and with ErrQueueNotFound or ErrClosed. Where counting takes time, the backend says how much.
 	Stats(ctx context.Context) (Stats, error)
 }
 
@@ -102,20 +104,29 @@ type Needs struct {
 	MaxDelay     time.Duration // longest backoff of the policies, jitter included; an error's own wish may exceed it
 	MaxAttempts  int           // largest MaxAttempts of the policies
 	MaxLapses    int           // largest MaxLapses of the policies
-	Lease        time.Duration
+	Lease        time.Duration // as in SubscribeOptions
 	HandlerBound time.Duration // longest time that a handler may run
 }
 
-// Finding is something that a check found.
+// Finding is something that a check found. It is an error too: those that are fatal make up the error of a start that is
+// refused, where errors.As finds them.
 type Finding struct {
 	// Fatal findings defeat the contract: a consumer does not start with one.
 	Fatal bool
-	// Code names the kind of finding, for machines: "delay_above_maximum". The error of a consumer that does not start because
-	// of "queue_not_found" or "dead_letter_queue_not_found" matches ErrQueueNotFound.
+	// Code names the kind of finding, for machines: "delay_above_maximum".
 	Code string
 	// Text says what is wrong, where, and what to do.
 	Text string
+	// Err is what the finding matches with errors.Is: ErrQueueNotFound where the queue, its dead-letter queue or what holds
+	// the two is missing. Nil if nothing in particular.
+	Err error
 }
+
+// Error returns Text.
+func (f Finding) Error() string { return f.Text }
+
+// Unwrap returns Err.
+func (f Finding) Unwrap() error { return f.Err }
 
 // BodyKind is what a broker accepts as a body.
 type BodyKind uint8
@@ -153,6 +164,10 @@ type Limits struct {
 	CountsReceives bool
 	// NoRetryRecord: the broker cannot keep a failure with a retried message, so envelopes lack first_failed_at.
 	NoRetryRecord bool
+	// ShortRetryRecord: a message that waits for a retry keeps of its failure no stack, and of a long error text no less than
+	// the first 250 bytes. That is all that its envelope tells of the failure if no other follows: a message that is abandoned
+	// is dead-lettered without running again.
+	ShortRetryRecord bool
 
 	// SettleBatch is the largest batch that Settle and Extend handle in one call to the broker. 0 means 100.
 	SettleBatch int

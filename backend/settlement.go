@@ -11,11 +11,11 @@ type Outcome uint8
 
 // The outcomes. The zero Outcome is invalid, so that a forgotten one is not taken for a success.
 const (
-	Ack Outcome = iota + 1
-	Retry
-	DeadLetter
-	Discard
-	Release
+	Ack        Outcome = iota + 1 // the message is done, and never comes back
+	Retry                         // it comes back after Settlement.Delay
+	DeadLetter                    // it moves to the dead-letter queue, with Settlement.Failure as its envelope
+	Discard                       // it is removed, without a dead letter
+	Release                       // it goes back unharmed and at once
 )
 
 // String returns the outcome's name in lower case, as logs and errors show it.
@@ -37,8 +37,10 @@ func (o Outcome) String() string {
 
 // Settlement ends one delivery.
 type Settlement struct {
+	// Delivery is what ends. It must come from the subscription that settles it.
 	Delivery *Delivery
-	Outcome  Outcome
+	// Outcome is how it ends. The other fields say more about some of the outcomes.
+	Outcome Outcome
 
 	// Delay is how long a retried message stays away, from the call of Settle on; 0 means at once, negative counts as 0.
 	// Backends round it up to what their broker can hold, never down, except to Limits.MaxDelay.

@@ -172,12 +172,12 @@ func (c *trial) refusedAtStart(what string, open func(context.Context, string) (
 	if checker, ok := f.Queue.(backend.Checker); ok {
 		c.calling("Check")
 		findings, err := checker.Check(c.ctx, sensibleNeeds)
-		fatal := err != nil
+		matches := errors.Is(err, backend.ErrQueueNotFound)
 		for _, found := range findings {
-			fatal = fatal || found.Fatal
+			matches = matches || found.Fatal && errors.Is(found, backend.ErrQueueNotFound)
 		}
-		if !fatal {
-			c.fail(20, "Check of %s found nothing fatal: %+v", what, findings)
+		if !matches {
+			c.fail(20, "Check of %s found nothing fatal that matches %q: %+v (error %v)", what, backend.ErrQueueNotFound, findings, err)
 		}
 	}
 }

@@ -2,32 +2,27 @@ package conformance_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"testing"
 
-	"github.com/redeliver/redeliver/backend"
-	"github.com/redeliver/redeliver/backend/memory"
 	"github.com/redeliver/redeliver/conformance"
 )
 
-// A test that holds a backend to the contract. The memory backend stands for your own.
-func ExampleRun() {
-	testConformance := func(t *testing.T) {
-		conformance.Run(t, conformance.Harness{
-			Name: "memory",
-			Open: func(_ context.Context, name string) (*conformance.Fixture, error) {
-				queue := memory.New(name, memory.Options{})
-				return &conformance.Fixture{
-					Queue:       queue,
-					DeadLetters: queue.DeadLetters(),
-					Reopen:      func(context.Context) (backend.Queue, error) { return queue.Open(), nil },
-					Crash:       func(s backend.Subscription) { s.(*memory.Subscription).Crash() },
-					Close:       queue.Close,
-				}, nil
-			},
-		})
-	}
-	_ = testConformance
+// Check needs no test. A harness that does not reach its broker breaks no sentence of the contract: it is reported as what it
+// is, for each case.
+func ExampleCheck() {
+	violations := conformance.Check(context.Background(), conformance.Harness{
+		Name: "mybroker",
+		Open: func(context.Context, string) (*conformance.Fixture, error) {
+			return nil, errors.New("connection refused")
+		},
+	})
+	first := violations[0]
+	fmt.Println("case:", first.Case)
+	fmt.Println(first.Sentence)
+	// Output:
+	// case: receive/a message arrives as it was sent
+	// The harness failed: it has to open a fresh queue, publish to it and tear it down, on a machine that keeps up with its leases.
 }
 
 // The sentences of the contract are what a failure prints.

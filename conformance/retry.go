@@ -312,7 +312,10 @@ func retryRecord(c *trial) {
 	d := s.one(9)
 	for n := 1; n <= 3; n++ {
 		failed := d.Attempt
-		s.settle(9, retry(d, 2*time.Millisecond))
+		end := retry(d, 2*time.Millisecond)
+		end.Failure.Error += strings.Repeat(" 世界", 150)
+		end.Failure.Stack = strings.Repeat("goroutine 1 [running]\n", 20)
+		s.settle(9, end)
 		d = s.one(9)
 		f := d.Failure
 		if f == nil {
@@ -324,6 +327,9 @@ func retryRecord(c *trial) {
 		switch want := fmt.Sprintf("attempt %d:", failed); {
 		case f.Reason != "failed" || !strings.Contains(f.Error, want) || f.ErrorType != "*gateway.StatusError" || f.Attempts != failed:
 			c.fail(22, "a retried message carries the record %+v; it should be of attempt %d", *f, failed)
+		case !c.keeps(*end.Failure, *f):
+			c.fail(22, "a retried message carries the error %q and the stack %q; with Limits.ShortRetryRecord %t that is too little of %q and %q",
+				f.Error, f.Stack, c.limits.ShortRetryRecord, end.Failure.Error, end.Failure.Stack)
 		case f.Origin != c.Queue.Name() || f.MessageID != m.ID:
 			c.fail(22, "a retried message carries a record with origin %q and message_id %q", f.Origin, f.MessageID)
 		case !f.DeadLetteredAt.IsZero():
@@ -345,4 +351,13 @@ func retryRecord(c *trial) {
 	if dead.Failure == nil || !dead.Failure.FirstFailedAt.Equal(first) {
 		c.fail(22, "the envelope does not keep first_failed_at %v: %+v", first, dead.Failure)
 	}
+}
+
+// keeps reports whether a record that came with a retry has as much of the failure as the limits say.
+func (c *trial) keeps(reported, kept backend.Failure) bool {
+	if !c.limits.ShortRetryRecord {
+		return kept.Error == reported.Error && kept.Stack == reported.Stack
+	}
+	text := strings.TrimSuffix(kept.Error, "…")
+	return strings.HasPrefix(reported.Error, text) && len(text) >= min(250, len(reported.Error))
 }

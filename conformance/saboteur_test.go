@@ -28,6 +28,7 @@ type saboteur struct {
 	declare   func(*backend.Limits)
 	publish   func(q *queue, m *backend.Message)
 	subscribe func(q *queue, opts backend.SubscribeOptions) (backend.Subscription, error)
+	check     func(q *queue) ([]backend.Finding, error)
 	receive   func(ctx context.Context, s *subscription, limit int) ([]*backend.Delivery, error)
 	deliver   func(s *subscription, d *backend.Delivery)
 	settle    func(ctx context.Context, s *subscription, item backend.Settlement) error
@@ -102,6 +103,13 @@ func (q *queue) Subscribe(ctx context.Context, opts backend.SubscribeOptions) (b
 		return q.subscribe(q, opts)
 	}
 	return q.wrap(q.Queue.Subscribe(ctx, opts))
+}
+
+func (q *queue) Check(ctx context.Context, need backend.Needs) ([]backend.Finding, error) {
+	if q.check != nil {
+		return q.check(q)
+	}
+	return q.Queue.Check(ctx, need)
 }
 
 func (q *queue) wrap(sub backend.Subscription, err error) (backend.Subscription, error) {
@@ -660,6 +668,16 @@ var saboteurs = []saboteur{
 		},
 	},
 	{
+		name: "finds what is missing and does not say that it is that", sentence: 20,
+		check: func(q *queue) ([]backend.Finding, error) {
+			findings, err := q.Queue.Check(context.Background(), backend.Needs{})
+			for i := range findings {
+				findings[i].Err = nil
+			}
+			return findings, err
+		},
+	},
+	{
 		name: "names a wrong origin", sentence: 22,
 		settle: forward(backend.DeadLetter, func(ctx context.Context, s *subscription, item backend.Settlement) error {
 			return s.altered(ctx, item, func(d *backend.Delivery) { d.Failure = &backend.Failure{Origin: "elsewhere"} })
@@ -672,6 +690,29 @@ var saboteurs = []saboteur{
 				d.Failure = nil
 			}
 		},
+	},
+	{
+		name: "cuts the error of a retry and does not say so", sentence: 22,
+		settle: forward(backend.Retry, func(ctx context.Context, s *subscription, item backend.Settlement) error {
+			if item.Failure != nil {
+				short := *item.Failure
+				short.Error = backend.Truncate(short.Error, 256)
+				item.Failure = &short
+			}
+			return s.honest(ctx, item)
+		}),
+	},
+	{
+		name: "keeps less of the error of a retry than it says", sentence: 22,
+		declare: func(l *backend.Limits) { l.ShortRetryRecord = true },
+		settle: forward(backend.Retry, func(ctx context.Context, s *subscription, item backend.Settlement) error {
+			if item.Failure != nil {
+				short := *item.Failure
+				short.Error, short.Stack = backend.Truncate(short.Error, 100), ""
+				item.Failure = &short
+			}
+			return s.honest(ctx, item)
+		}),
 	},
 	{
 		name: "renews the time of the first failure", sentence: 22,

@@ -4,8 +4,8 @@ import "fmt"
 
 // Sentence is a sentence of the contract between a consumer and a broker.
 type Sentence struct {
-	Number int
-	Text   string
+	Number int    // from 1; 0 for what is wrong with the harness or the machine
+	Text   string // without a number
 }
 
 // String returns "sentence 7: A retry is never early: ...".

@@ -166,7 +166,7 @@ func TestFatalFindingsRefuseToStart(t *testing.T) {
 	q := &checked{faulty: newFaulty("orders"), findings: []backend.Finding{
 		{Fatal: true, Code: "delay_above_maximum", Text: "raise it"},
 		{Code: "harmless", Text: "nothing to do"},
-		{Fatal: true, Code: "retention_too_short", Text: "raise that too"},
+		{Fatal: true, Code: "retention_too_short", Text: "raise that too", Err: errNetwork},
 	}}
 	logged := &logs{}
 	c := consume(q, three, &recorder{}, succeed)
@@ -176,6 +176,11 @@ func TestFatalFindingsRefuseToStart(t *testing.T) {
 	require.ErrorContains(t, err, `consumer: queue "orders": delay_above_maximum: raise it`)
 	require.ErrorContains(t, err, `consumer: queue "orders": retention_too_short: raise that too`)
 	require.NotContains(t, err.Error(), "harmless")
+	require.ErrorIs(t, err, errNetwork)
+	require.NotErrorIs(t, err, backend.ErrQueueNotFound)
+	var finding backend.Finding
+	require.ErrorAs(t, err, &finding)
+	require.Equal(t, "delay_above_maximum", finding.Code)
 	require.Zero(t, q.options())
 }
 

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,11 +17,11 @@ import (
 
 // Defaults of the fields of Consumer that are left zero.
 const (
-	DefaultConcurrency   = 10
-	DefaultLease         = 30 * time.Second
-	DefaultTimeout       = 30 * time.Minute
-	DefaultGrace         = 15 * time.Second
-	DefaultSettleTimeout = 5 * time.Second
+	DefaultConcurrency   = 10               // handlers at once
+	DefaultLease         = 30 * time.Second // renewed every ten seconds
+	DefaultTimeout       = 30 * time.Minute // of one handler call; less where the broker allows less
+	DefaultGrace         = 15 * time.Second // for running handlers at the shutdown
+	DefaultSettleTimeout = 5 * time.Second  // of one call to the broker
 )
 
 // maxHeld bounds what a consumer may hold. More is a slip of the pen, and would overflow somewhere.
@@ -119,7 +118,8 @@ const (
 // handlers the time of Grace, cancels those that remain, releases what was not handled and returns nil.
 //
 // It returns an error at start if the configuration is invalid, if the queue or its dead-letter queue does not exist
-// (backend.ErrQueueNotFound), or if the broker cannot keep what a policy asks for; and later if the subscription ends by
+// (backend.ErrQueueNotFound), or if the broker cannot keep what a policy asks for (each a backend.Finding, for errors.As); and
+// later if the subscription ends by
 // itself, or if handlers did not return although they were cancelled. Faults of the broker that pass, a restart for
 // example, do not end Run.
 func (c *Consumer) Run(ctx context.Context) error {
@@ -310,11 +310,7 @@ func (c *Consumer) preflight(ctx context.Context, s settings) error {
 	var fatal []error
 	for _, f := range findings {
 		if f.Fatal {
-			err := fmt.Errorf("consumer: queue %q: %s: %s", c.Queue.Name(), f.Code, f.Text)
-			if strings.HasSuffix(f.Code, "queue_not_found") { // the queue's own, or that of its dead letters
-				err = fmt.Errorf("%w: %w", err, backend.ErrQueueNotFound)
-			}
-			fatal = append(fatal, err)
+			fatal = append(fatal, fmt.Errorf("consumer: queue %q: %s: %w", c.Queue.Name(), f.Code, f))
 			continue
 		}
 		s.logger.WarnContext(ctx, "redeliver: preflight", "queue", c.Queue.Name(), "code", f.Code, "finding", f.Text)

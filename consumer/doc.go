@@ -32,7 +32,7 @@
 // When a consumer dies, the broker cannot tell which of the messages that it held was the reason, so all of them count a
 // lapse. A message that has used up half of the lapses that its policy allows is therefore run alone: nothing else is
 // received, and what runs is waited for, for the length of a lease at most. So the guilty one ends by itself, and the
-// innocent are handled.
+// innocent are handled. Where the broker charges a release (backend.Limits.ReleaseCharged) this is not done.
 //
 // No retry delay is waited out in the process: the broker holds the message, so that a restart loses nothing and a
 // waiting message costs no memory here.

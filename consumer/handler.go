@@ -14,6 +14,7 @@ import (
 // deliveries. The context ends when the handler's time is up, when the lease is lost, or when the consumer's shutdown
 // will wait no longer; context.Cause tells which. The delivery must not be used after Handle has returned.
 type Handler interface {
+	// Handle returns nil if the message is done, and otherwise the failure that the policy decides on.
 	Handle(ctx context.Context, d *backend.Delivery) error
 }
 
@@ -30,7 +31,7 @@ func (f HandlerFunc) Handle(ctx context.Context, d *backend.Delivery) error {
 
 // TimeoutError says that a handler outlived Consumer.Timeout. It matches context.DeadlineExceeded.
 type TimeoutError struct {
-	Timeout time.Duration
+	Timeout time.Duration // the bound that the handler outlived
 	// Err is what the handler returned after it was cancelled; nil if it did not return.
 	Err error
 }

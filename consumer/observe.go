@@ -13,6 +13,8 @@ import (
 // Observer is told of what happens to messages, for metrics, traces and alarms. Observe is called concurrently and must
 // return soon. It must not keep the event's Delivery.
 type Observer interface {
+	// Observe is told of one event. The context carries the values of that of Run, and does not end with it. A panic is
+	// logged, and harms nothing.
 	Observe(ctx context.Context, e Event)
 }
 
@@ -43,9 +45,9 @@ const (
 // Event is something that happened to a delivery. Kind and Reason come from small fixed sets and can label metrics; IDs
 // and error texts must not, or the number of time series grows without bound.
 type Event struct {
-	Kind     Kind
-	Queue    string
-	Delivery *backend.Delivery
+	Kind     Kind              // what happened
+	Queue    string            // the queue's name
+	Delivery *backend.Delivery // what it happened to, for as long as Observe runs
 
 	// Reason is why it was retried, snoozed, dead-lettered, parked or discarded, or was about to be when settling failed.
 	// Empty otherwise.

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -69,15 +70,19 @@ func (q *quarantine) pass() context.Context {
 
 // sift takes what was received together, releases what must not run beside a suspect, and returns what may start.
 func (q *quarantine) sift(jobs []*job) (start []*job) {
-	q.mu.Lock()
+	// Before the lock is taken: which policy governs a delivery the user's own function says.
 	var suspect *job
+	if i := slices.IndexFunc(jobs, q.suspect); i >= 0 {
+		suspect = jobs[i]
+	}
+	q.mu.Lock()
 	busy := q.over != nil
-	for _, j := range jobs {
-		if !busy && suspect == nil && q.suspect(j) {
-			suspect = j
-			q.over = make(chan struct{})
-			q.stop()
-		}
+	switch {
+	case busy:
+		suspect = nil
+	case suspect != nil:
+		q.over = make(chan struct{})
+		q.stop()
 	}
 	q.mu.Unlock()
 	if suspect == nil && !busy {

@@ -246,3 +246,33 @@ func TestAWaitingSuspectDelaysNoShutdown(t *testing.T) {
 		require.Equal(t, 1, events.count(consumer.Succeeded))
 	})
 }
+
+// Choose may look at a delivery for as long as it likes, for other deliveries at the same time.
+func TestChooseIsAskedAboutSuspectsSideBySide(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFaulty("orders")
+		q.limits = func(l *backend.Limits) { l.Parallel, l.SettleBatch = 2, 1 }
+		publish(t, q.Queue, message("a"), message("b"))
+		lapse(t, q.Queue, 1)
+		lapse(t, q.Queue, 1)
+		c := consume(q, three, &recorder{}, succeed)
+		c.Overrides = map[string]policy.Policy{"other": three}
+		asked := make(chan string, 2)
+		answer := make(chan struct{})
+		c.Choose = func(d *backend.Delivery) string {
+			select {
+			case asked <- d.ID:
+			default:
+			}
+			<-answer
+			return ""
+		}
+		stop := start(t, c)
+		synctest.Wait()
+		require.Len(t, asked, 2, "one waits for the answer about the other")
+		close(answer)
+		time.Sleep(time.Minute)
+		require.NoError(t, stop())
+		require.Zero(t, stats(t, q.Queue))
+	})
+}

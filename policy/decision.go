@@ -38,13 +38,13 @@ func (a Action) String() string {
 
 // A Decision is what to do with a message. Decisions can be compared with ==.
 type Decision struct {
-	Action Action
+	Action Action // what to do
 
 	// Delay is the wait before a retry, counted from the decision; never
 	// negative. It is 0 for the other actions.
 	Delay time.Duration
 
-	Reason Reason
+	Reason Reason // why
 
 	// Uncharged is set for a retry that is no failure, a snooze: the attempt
 	// number stays.

@@ -55,13 +55,14 @@ func Additive(fraction float64) Jitter {
 // A JitterKind names a way to spread delays; [Jitter] describes them.
 type JitterKind uint8
 
+// The kinds of jitter. Policies are written with the jitters that are named beside each.
 const (
-	JitterNone JitterKind = iota
-	JitterFull
-	JitterEqual
-	JitterProportional
-	JitterAdditive
-	JitterDecorrelated
+	JitterNone         JitterKind = iota // NoJitter
+	JitterFull                           // FullJitter
+	JitterEqual                          // EqualJitter
+	JitterProportional                   // Proportional, which sets Jitter.Fraction
+	JitterAdditive                       // Additive, which sets Jitter.Fraction
+	JitterDecorrelated                   // DecorrelatedJitter
 )
 
 var jitterNames = [...]string{

@@ -1,9 +1,10 @@
 // Package memory is the backend that needs no broker: queues that live in this process.
 //
 // It serves development and tests, and single processes that can afford to lose their queue when they end. It keeps the
-// whole contract of package backend without an exception, so it is also the model that the other backends are compared
-// with: leases run out by time, retries wait for their delay, groups stay in order, dead letters carry the same envelope
-// in the same header.
+// whole contract of package backend, so it is also the model that the other backends are compared with: leases run out by
+// time, retries wait for their delay, groups stay in order, dead letters carry the same envelope in the same header. One
+// option departs from it: with Options.NoDeadLetter there is nowhere for a dead letter to go, and a consumer starts all the
+// same.
 //
 //	orders := memory.New("orders", memory.Options{})
 //	err := orders.Publish(ctx, backend.Message{Body: []byte("one")})

@@ -208,6 +208,7 @@ func TestSubscribeRefusesWhatCannotWork(t *testing.T) {
 	require.Len(t, findings, 1)
 	require.True(t, findings[0].Fatal)
 	require.Contains(t, findings[0].Text, `"orders_dlq"`)
+	require.ErrorIs(t, findings[0], backend.ErrQueueNotFound)
 
 	q.DeadLetters().Refuse(nil)
 	findings, err = q.Check(t.Context(), backend.Needs{})

@@ -179,6 +179,7 @@ func (q *Queue) Check(ctx context.Context, _ backend.Needs) ([]backend.Finding, 
 			Fatal: true,
 			Code:  "queue_not_found",
 			Text:  fmt.Sprintf("queue %q is missing: end with Refuse(nil) what Refuse began", s.name),
+			Err:   s.refused,
 		})
 	}
 	switch {
@@ -192,6 +193,7 @@ func (q *Queue) Check(ctx context.Context, _ backend.Needs) ([]backend.Finding, 
 			Fatal: true,
 			Code:  "dead_letter_queue_not_found",
 			Text:  fmt.Sprintf("dead-letter queue %q of queue %q is missing: end with Refuse(nil) what Refuse began", s.dead.name, s.name),
+			Err:   s.dead.refused,
 		})
 	}
 	return findings, nil

@@ -10,15 +10,6 @@ import (
 	"github.com/redeliver/redeliver/backend"
 )
 
-// fault is a finding, and what it matches with errors.Is.
-type fault struct {
-	backend.Finding
-	is error
-}
-
-func (f fault) Error() string { return f.Text }
-func (f fault) Unwrap() error { return f.is }
-
 // Check compares the database with what a queue needs. Fatal findings, which Subscribe refuses too: extension_missing,
 // queue_not_found, dead_letter_queue_not_found, archive_not_found, column_missing, privilege_missing. Others are warnings:
 // no_vt_index, unlogged, partitioned, read_only.
@@ -27,18 +18,14 @@ func (q *Queue) Check(ctx context.Context, _ backend.Needs) ([]backend.Finding, 
 	if err != nil {
 		return nil, q.errorf("check", err)
 	}
-	var findings []backend.Finding
-	for _, f := range q.faults(l) {
-		findings = append(findings, f.Finding)
-	}
-	return findings, nil
+	return q.findings(l), nil
 }
 
-// faults finds what is wrong with a layout.
-func (q *Queue) faults(l layout) []fault {
-	var found []fault
+// findings tells what is wrong with a layout.
+func (q *Queue) findings(l layout) []backend.Finding {
+	var found []backend.Finding
 	add := func(fatal bool, code string, is error, format string, args ...any) {
-		found = append(found, fault{backend.Finding{Fatal: fatal, Code: code, Text: fmt.Sprintf(format, args...)}, is})
+		found = append(found, backend.Finding{Fatal: fatal, Code: code, Text: fmt.Sprintf(format, args...), Err: is})
 	}
 	if !l.schema {
 		add(true, "extension_missing", backend.ErrQueueNotFound,
@@ -109,10 +96,10 @@ func (q *Queue) faults(l layout) []fault {
 	return found
 }
 
-// refuse returns an error that holds the fatal faults.
-func (q *Queue) refuse(op string, faults []fault) error {
+// refuse returns an error that holds the fatal findings.
+func (q *Queue) refuse(op string, findings []backend.Finding) error {
 	var fatal []error
-	for _, f := range faults {
+	for _, f := range findings {
 		if f.Fatal {
 			fatal = append(fatal, f)
 		}

@@ -36,10 +36,14 @@
 //	SELECT msg_id, vt, headers->'redeliver-failure'->>'error' FROM pgmq.q_orders ORDER BY vt
 //
 // The record of a retry is short, since the database parses and writes it with every retry: the error's first 256 bytes, and
-// no stack. A dead letter carries the whole envelope.
+// no stack. A dead letter carries the whole envelope; only that of a message that is abandoned after a failure, without
+// running again, has no more than the record (backend.Limits.ShortRetryRecord).
 //
-// What read_ct counts beyond those are lapses: deliveries that ended without an outcome, or reads by other clients. Counts
-// that exceed read_ct, as a producer may forge them, are cut. Headers that are no JSON object, which PGMQ allows, move
+// What read_ct counts beyond those are lapses: deliveries that ended without an outcome. A read by another client, with
+// pgmq.read for example, is one each time, whatever came of it, since nothing in the row tells; where others take messages
+// and let them go, leave room for that in Policy.MaxLapses. Counts that exceed read_ct are cut, and those of a message that
+// nobody has read yet are dropped: its producer made them up. Beyond that the headers are trusted, as is whoever may write to
+// the tables: a producer harms no message but its own. Headers that are no JSON object, which PGMQ allows, move
 // under redeliver-headers when something has to be written beside them.
 //
 // Bodies are moved inside the database, never through Go: a retried or dead-lettered body is the same jsonb value.

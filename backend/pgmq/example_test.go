@@ -2,6 +2,7 @@ package pgmq_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"time"
@@ -48,10 +49,9 @@ func ExampleQueue_Limits() {
 	// 2160h0m0s
 }
 
-// Queue and dead-letter queue are created by whoever sets the database up, not by a consumer that starts.
-func ExampleQueue_Create() {
-	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")
+// What jsonb does not take is refused before anything is asked of the database.
+func ExampleQueue_Publish() {
+	pool, err := pgxpool.New(context.Background(), "postgres://localhost/shop")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -60,10 +60,10 @@ func ExampleQueue_Create() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := queue.Create(ctx); err != nil {
-		log.Fatal(err)
-	}
-	if err := queue.Publish(ctx, backend.Message{Body: []byte(`{"order": 42}`)}); err != nil {
-		log.Fatal(err)
-	}
+	err = queue.Publish(context.Background(), backend.Message{ID: "42", Body: []byte("two pizzas")})
+	fmt.Println(errors.Is(err, backend.ErrInvalidMessage))
+	fmt.Println(err)
+	// Output:
+	// true
+	// pgmq: queue "orders": publish: invalid message: message "42": the body is not JSON: PGMQ stores JSON, so wrap other data in a JSON string
 }

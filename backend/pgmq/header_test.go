@@ -9,6 +9,7 @@ import (
 
 	"github.com/redeliver/redeliver/backend"
 	"github.com/redeliver/redeliver/backend/pgmq"
+	"github.com/redeliver/redeliver/policy"
 )
 
 // jsonValues are values of every type, each in a place where this library expects something else.
@@ -74,6 +75,43 @@ func TestForgedCountsStayWithinTheReads(t *testing.T) {
 	require.Equal(t, 0, d.Lapses)
 	require.NoError(t, settle(sub, d, retry(0)))
 	require.JSONEq(t, `{"failures": 4, "snoozes": 1}`, scalar[string](t, p, "SELECT (headers->'redeliver-counts')::text FROM pgmq.q_"+q.Name()))
+}
+
+// A message that nobody has read yet cannot have failed, nor wait for its dead-letter queue. If its first consumer dies, it
+// has one lapse, and runs.
+func TestCountsThatAProducerSendsEndWithTheFirstDelivery(t *testing.T) {
+	p := pool(t)
+	q := queue(t, p, pgmq.Options{})
+	sub := subscribe(t, q)
+	execute(t, p, "INSERT INTO pgmq.q_"+q.Name()+` (vt, message, headers) VALUES (now(), '1', '{"mine": "kept", "redeliver-id": "m1",
+		"redeliver-counts": {"waits": 1}, "redeliver-failure": {"v": 1, "reason": "exhausted"}}')`)
+	d := receiveOne(t, sub)
+	require.Equal(t, []int{1, 0, 0}, []int{d.Attempt, d.Lapses, d.DeadLetterWaits})
+	execute(t, p, "UPDATE pgmq.q_"+q.Name()+" SET vt = clock_timestamp()")
+	d = receiveOne(t, sub)
+	require.Equal(t, []int{1, 1, 0}, []int{d.Attempt, d.Lapses, d.DeadLetterWaits})
+	require.Equal(t, "m1", d.ID)
+	require.Equal(t, map[string]string{"mine": "kept"}, d.Headers)
+}
+
+// Whoever may write to the table can write a read count that cannot be counted on from.
+func TestAReadCountOutOfRangeStopsNobodyElse(t *testing.T) {
+	p := pool(t)
+	q := queue(t, p, pgmq.Options{})
+	sub := subscribe(t, q)
+	for _, reads := range []int{1<<31 - 1, -1, -1 << 31} {
+		execute(t, p, "INSERT INTO pgmq.q_"+q.Name()+` (vt, read_ct, message, headers) VALUES (now(), $1, '1', '{"redeliver-counts": {"failures": 7}}'), (now(), 0, '2', NULL)`, reads)
+		ds := receive(t, sub, 2)
+		require.Equal(t, "2", string(ds[1].Body))
+		require.NoError(t, settle(sub, ds[1], ack))
+
+		require.GreaterOrEqual(t, ds[0].Attempt, 1)
+		require.Greater(t, ds[0].Lapses, policy.DefaultMaxLapses, "it will not run")
+		execute(t, p, "UPDATE pgmq.q_"+q.Name()+" SET vt = clock_timestamp()")
+		again := receiveOne(t, sub)
+		require.ErrorIs(t, settle(sub, ds[0], ack), backend.ErrLeaseLost, "its deliveries are still told apart")
+		require.NoError(t, settle(sub, again, deadLetter("x")))
+	}
 }
 
 func TestAnUnreadableRecordIsNoWaitForTheDeadLetterQueue(t *testing.T) {

@@ -1,7 +1,10 @@
 package pgmq_test
 
 import (
+	"context"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +15,64 @@ import (
 	"github.com/redeliver/redeliver/backend"
 	"github.com/redeliver/redeliver/backend/pgmq"
 )
+
+// spy keeps the statements that a pool sends.
+type spy struct {
+	mu   sync.Mutex
+	sent []pgx.TraceQueryStartData
+}
+
+func (s *spy) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sent = append(s.sent, data)
+	return ctx
+}
+
+func (s *spy) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (s *spy) trace(config *pgxpool.Config) { config.ConnConfig.Tracer = s }
+
+// find returns a statement that was sent and holds that text.
+func (s *spy) find(t *testing.T, text string) pgx.TraceQueryStartData {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.sent, func(data pgx.TraceQueryStartData) bool { return strings.Contains(data.SQL, text) })
+	require.GreaterOrEqual(t, i, 0, "no statement was sent that holds %q", text)
+	return s.sent[i]
+}
+
+// explain returns the plan of a statement.
+func explain(t *testing.T, p *pgxpool.Pool, sql string, args ...any) string {
+	t.Helper()
+	rows, err := p.Query(t.Context(), "EXPLAIN (COSTS off) "+sql, args...)
+	require.NoError(t, err)
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	return strings.Join(lines, "\n")
+}
+
+// What waits must not be read by a claim or a look, and what is due not be sorted: both grow without bound.
+func TestAClaimReadsWhatItTakesAndNoMore(t *testing.T) {
+	var sent spy
+	p := pool(t, sent.trace)
+	q := queue(t, p, pgmq.Options{PollInterval: 10 * time.Millisecond})
+	sub := subscribe(t, q)
+	execute(t, p, "SELECT pgmq.send($1::text, '1'::jsonb, 1)", q.Name())
+	require.NoError(t, settle(sub, receiveOne(t, sub), ack)) // waited for, by looking
+	execute(t, p, "INSERT INTO pgmq.q_"+q.Name()+" (vt, message) SELECT now() + i * interval '1 s', '1' FROM generate_series(-5000, 20000) i")
+	execute(t, p, "ANALYZE pgmq.q_"+q.Name())
+	for _, text := range []string{"SKIP LOCKED", "SELECT (SELECT min(vt)"} {
+		statement := sent.find(t, text)
+		plan := explain(t, p, statement.SQL, statement.Args...)
+		require.NotContains(t, plan, "Seq Scan on q_", "%s\n%s", statement.SQL, plan)
+		require.NotContains(t, plan, "Sort", "%s\n%s", statement.SQL, plan)
+		require.NotContains(t, plan, "Filter", "%s\n%s", statement.SQL, plan)
+		require.Contains(t, plan, q.Name()+"_vt_idx", "%s\n%s", statement.SQL, plan)
+		require.Regexp(t, `Index Cond: .*\(vt <= statement_timestamp\(\)\)`, plan, "%s\n%s", statement.SQL, plan)
+	}
+}
 
 // A consumer prepares its statements while its queue is empty, and must not read the whole table when it is full: what it
 // settles with keeps plans that use the indexes, and what it looks for messages with is planned each time.

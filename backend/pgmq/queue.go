@@ -32,7 +32,7 @@ type Options struct {
 	// the pool while its statement runs. 0 means a quarter of the pool, at least 1 and at most 4.
 	Parallel int
 
-	// Logger takes the warnings: a database that cannot be reached, settings that cost speed. Nil means slog.Default().
+	// Logger takes the warnings of a database that cannot be reached. Nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -131,21 +131,22 @@ func (q *Queue) Create(ctx context.Context) error {
 	if err != nil {
 		return q.errorf("create", err)
 	}
-	return q.refuse("create", q.faults(l))
+	return q.refuse("create", q.findings(l))
 }
 
 // Name returns the queue's name.
 func (q *Queue) Name() string { return q.name }
 
-// Limits tells that delays have no maximum and are rounded up to microseconds, that bodies are JSON, and that leases
-// expire.
+// Limits tells that delays have no maximum and are rounded up to microseconds, that bodies are JSON, that leases expire, and
+// that the record of a retry is short: see the package comment.
 func (q *Queue) Limits() backend.Limits {
 	return backend.Limits{
-		Granularity:  time.Microsecond,
-		Body:         backend.JSONBody,
-		LeaseExpires: true,
-		SettleBatch:  settleBatch,
-		Parallel:     q.parallel,
+		Granularity:      time.Microsecond,
+		Body:             backend.JSONBody,
+		LeaseExpires:     true,
+		ShortRetryRecord: true,
+		SettleBatch:      settleBatch,
+		Parallel:         q.parallel,
 	}
 }
 

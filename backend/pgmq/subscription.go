@@ -35,7 +35,8 @@ type subscription struct {
 const leastSweep = 128
 
 // Subscribe begins to receive. It fails if the queue is not fit for use, see Check, and matches backend.ErrQueueNotFound if
-// the queue or its dead-letter queue does not exist. The lease must be 1 ms at least.
+// the queue, its dead-letter queue or PGMQ is missing. It says
+// nothing of what is no more than a warning. The lease must be 1 ms at least.
 func (q *Queue) Subscribe(ctx context.Context, opts backend.SubscribeOptions) (backend.Subscription, error) {
 	if opts.Lease < time.Millisecond {
 		return nil, q.errorf("subscribe", fmt.Errorf("SubscribeOptions.Lease is %v: set it to the time between two heartbeats and a reserve, 1 ms at least", opts.Lease))
@@ -47,12 +48,8 @@ func (q *Queue) Subscribe(ctx context.Context, opts backend.SubscribeOptions) (b
 	if err != nil {
 		return nil, q.errorf("subscribe", err)
 	}
-	faults := q.faults(l)
-	if err := q.refuse("subscribe", faults); err != nil {
+	if err := q.refuse("subscribe", q.findings(l)); err != nil {
 		return nil, err
-	}
-	for _, f := range faults {
-		q.log.Warn("pgmq: "+f.Text, "code", f.Code)
 	}
 	s := &subscription{
 		queue: q,

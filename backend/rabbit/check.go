@@ -12,15 +12,6 @@ import (
 	"github.com/redeliver/redeliver/backend"
 )
 
-// fault is a finding, and what it matches with errors.Is.
-type fault struct {
-	backend.Finding
-	is error
-}
-
-func (f fault) Error() string { return f.Text }
-func (f fault) Unwrap() error { return f.is }
-
 // sight is what a look at the broker has found.
 type sight struct {
 	version
@@ -135,18 +126,14 @@ func (q *Queue) Check(ctx context.Context, need backend.Needs) ([]backend.Findin
 	if err != nil {
 		return nil, q.errorf("check", err)
 	}
-	var findings []backend.Finding
-	for _, f := range q.faults(seen, need) {
-		findings = append(findings, f.Finding)
-	}
-	return findings, nil
+	return q.findings(seen, need), nil
 }
 
-// faults finds what is wrong.
-func (q *Queue) faults(seen sight, need backend.Needs) []fault {
-	var found []fault
+// findings tells what is wrong.
+func (q *Queue) findings(seen sight, need backend.Needs) []backend.Finding {
+	var found []backend.Finding
 	add := func(fatal bool, code string, is error, format string, args ...any) {
-		found = append(found, fault{backend.Finding{Fatal: fatal, Code: code, Text: fmt.Sprintf(format, args...)}, is})
+		found = append(found, backend.Finding{Fatal: fatal, Code: code, Text: fmt.Sprintf(format, args...), Err: is})
 	}
 	if !seen.work.exists {
 		add(true, "queue_not_found", backend.ErrQueueNotFound, "there is no queue %q: call Queue.Create, or declare it by other means", q.name)
@@ -223,10 +210,10 @@ func (q *Queue) faults(seen sight, need backend.Needs) []fault {
 	return found
 }
 
-// refuse returns an error that holds the fatal faults.
-func (q *Queue) refuse(op string, faults []fault) error {
+// refuse returns an error that holds the fatal findings.
+func (q *Queue) refuse(op string, findings []backend.Finding) error {
 	var fatal []error
-	for _, f := range faults {
+	for _, f := range findings {
 		if f.Fatal {
 			fatal = append(fatal, f)
 		}

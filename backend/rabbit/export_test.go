@@ -65,17 +65,14 @@ func HeaderFrameSize(msg amqp.Publishing) int { return headerFrameSize(msg) }
 
 // Faults returns what is found of a queue of a type and with arguments, with its dead-letter queue in order, on a broker that says
 // something of itself when it takes a connection.
-func (q *Queue) Faults(server amqp.Table, kind Type, arguments map[string]any, need backend.Needs) (findings []backend.Finding) {
+func (q *Queue) Faults(server amqp.Table, kind Type, arguments map[string]any, need backend.Needs) []backend.Finding {
 	seen := sight{
 		version:  versionOf(server),
 		work:     looked{exists: true, features: features{kind: kind, arguments: arguments}},
 		dead:     looked{exists: true},
 		exchange: true,
 	}
-	for _, f := range q.faults(seen, need) {
-		findings = append(findings, f.Finding)
-	}
-	return findings
+	return q.findings(seen, need)
 }
 
 // CountsNoNack reports whether messages of a quorum queue are released by a nack with such a broker.

@@ -239,16 +239,17 @@ func (q *Queue) Create(ctx context.Context) error {
 func (q *Queue) Name() string { return q.name }
 
 // Limits tells that delays are rounded up to milliseconds, that one may be late by a tenth where others of about its length
-// wait too (Limits.Stretch, which follows Options.BandsPerDecade), that a body is any bytes, and that a lease lasts as long as
-// the connection that it came by, or Options.ConsumerTimeout.
+// wait too (Limits.Stretch, which follows Options.BandsPerDecade), that a body is any bytes, that a lease lasts as long as
+// the connection that it came by, or Options.ConsumerTimeout, and that the record of a retry is short.
 func (q *Queue) Limits() backend.Limits {
 	return backend.Limits{
-		MaxDelay:    q.opts.MaxDelay,
-		Granularity: time.Millisecond,
-		Stretch:     q.ladder.stretch(),
-		MaxHold:     max(q.opts.ConsumerTimeout, 0),
-		SettleBatch: settleBatch,
-		Parallel:    parallel,
+		MaxDelay:         q.opts.MaxDelay,
+		Granularity:      time.Millisecond,
+		Stretch:          q.ladder.stretch(),
+		MaxHold:          max(q.opts.ConsumerTimeout, 0),
+		ShortRetryRecord: true,
+		SettleBatch:      settleBatch,
+		Parallel:         parallel,
 	}
 }
 

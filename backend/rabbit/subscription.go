@@ -95,7 +95,7 @@ func (q *Queue) Subscribe(ctx context.Context, opts backend.SubscribeOptions) (b
 	if err != nil {
 		return nil, q.errorf("subscribe", err)
 	}
-	if err := q.refuse("subscribe", q.faults(seen, backend.Needs{})); err != nil {
+	if err := q.refuse("subscribe", q.findings(seen, backend.Needs{})); err != nil {
 		return nil, err
 	}
 	s := &subscription{

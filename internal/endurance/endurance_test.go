@@ -1,5 +1,5 @@
-// Package endurance tests consumers of PGMQ against what production does to them: killed processes, a database that goes
-// away, a backlog of a million messages.
+// Package endurance tests consumers against what production does to them: killed processes, a broker that goes away, a link
+// that is cut every second, a backlog of a million messages.
 package endurance
 
 import (

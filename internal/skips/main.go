@@ -4,10 +4,7 @@
 //
 //	go test -json ./... | go run ./internal/skips
 //
-// With -forbid it exits with status 1 if a test was skipped. One kind of skip
-// stays allowed: a conformance case that a backend's limits exclude, whose reason
-// says "declared limit". It is skipped on every machine, so that no machine
-// misses anything.
+// With -forbid it exits with status 1 if a test was skipped.
 package main
 
 import (
@@ -24,7 +21,7 @@ import (
 )
 
 func main() {
-	forbid := flag.Bool("forbid", false, "exit with status 1 if a test was skipped for another reason than a declared limit")
+	forbid := flag.Bool("forbid", false, "exit with status 1 if a test was skipped")
 	flag.Parse()
 	skipped, err := report(os.Stdin, os.Stdout)
 	if err != nil {
@@ -40,7 +37,7 @@ func main() {
 }
 
 // report copies go test's news from in to out, and returns how many tests were
-// skipped, apart from those with a declared limit.
+// skipped.
 func report(in io.Reader, out io.Writer) (int, error) {
 	r := reporter{out: out, packages: map[string]*tests{}}
 	lines := bufio.NewReader(in)
@@ -134,9 +131,7 @@ func (r *reporter) endPackage(e event, p *tests) {
 
 func (r *reporter) skip(name, why string) {
 	fmt.Fprintf(r.out, "skipped %s: %s\n", name, why)
-	if !strings.Contains(why, "declared limit") {
-		r.skipped++
-	}
+	r.skipped++
 }
 
 // reason returns what a skipped test said, on one line.

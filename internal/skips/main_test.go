@@ -61,13 +61,6 @@ func TestReport(t *testing.T) {
 			skipped: 2,
 		},
 		{
-			name: "a declared limit is named and not counted",
-			in: `{"Action":"output","Package":"m/a","Test":"TestA/groups","Output":"    a_test.go:4: declared limit: no groups\n"}
-{"Action":"skip","Package":"m/a","Test":"TestA/groups"}
-`,
-			out: "skipped TestA/groups: a_test.go:4: declared limit: no groups\n",
-		},
-		{
 			name: "a package without test files skips nothing",
 			in: `{"Action":"output","Package":"m/d","Output":"?   \tm/d\t[no test files]\n"}
 {"Action":"skip","Package":"m/d"}

@@ -1,0 +1,219 @@
+package rabbit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redeliver/redeliver/backend"
+	"github.com/redeliver/redeliver/backend/rabbit"
+	"github.com/redeliver/redeliver/consumer"
+	"github.com/redeliver/redeliver/internal/brokertest"
+	"github.com/redeliver/redeliver/policy"
+)
+
+const (
+	benchPairs    = 7
+	benchPrefetch = 400
+)
+
+// BenchmarkConsumer compares a whole consumer with loops over amqp091-go that do nothing else, in pairs that take turns, with
+// the same prefetch and durability. It reports the median of the pairs' ratios. One op is all pairs: run it with -benchtime 1x.
+func BenchmarkConsumer(b *testing.B) {
+	failed := errors.New("connection refused")
+	for _, kind := range []rabbit.Type{rabbit.Quorum, rabbit.Classic} {
+		for _, bc := range []struct {
+			name     string
+			messages int
+			result   error // of the handler
+			raw      func(*rawLoop, testing.TB, int)
+		}{
+			{"success", 20_000, nil, (*rawLoop).acks},
+			{"retry", 10_000, failed, (*rawLoop).retries},
+			{"retry-one-by-one", 2_000, failed, (*rawLoop).retriesOneByOne},
+		} {
+			b.Run(string(kind)+"/"+bc.name, func(b *testing.B) {
+				for b.Loop() {
+					var ratios, raws, consumers []float64
+					for range benchPairs {
+						raw := perSecond(b, kind, bc.messages, func(q *rabbit.Queue) { bc.raw(openRaw(b, q), b, bc.messages) })
+						ours := perSecond(b, kind, bc.messages, func(q *rabbit.Queue) { handleAll(b, q, bc.messages, bc.result) })
+						raws, consumers, ratios = append(raws, raw), append(consumers, ours), append(ratios, ours/raw)
+					}
+					b.ReportMetric(median(raws), "raw-msg/s")
+					b.ReportMetric(median(consumers), "msg/s")
+					b.ReportMetric(median(ratios), "ratio")
+					b.ReportMetric(0, "ns/op")
+				}
+			})
+		}
+	}
+}
+
+// perSecond fills a queue of its own and tells how many messages a second work handles.
+func perSecond(b *testing.B, kind rabbit.Type, messages int, work func(*rabbit.Queue)) float64 {
+	b.Helper()
+	url := brokertest.Rabbit(b)
+	q, err := rabbit.Open(url, fmt.Sprintf("bench%d", rand.Uint64()), rabbit.Options{Type: kind})
+	require.NoError(b, err)
+	require.NoError(b, q.Create(b.Context()))
+	require.NoError(b, q.Declare(b.Context(), delayed))
+	// At once, not when the benchmark ends: a dozen filled queues would be in the way of the next pair.
+	defer func() {
+		require.NoError(b, q.Close(context.Background()))
+		remove(b, url, q)
+	}()
+	body := []byte(strings.Repeat("x", 200))
+	for range messages / 1000 {
+		batch := make([]backend.Message, 1000)
+		for i := range batch {
+			batch[i] = backend.Message{ID: backend.NewID(), Body: body}
+		}
+		require.NoError(b, q.Publish(b.Context(), batch...))
+	}
+	start := time.Now()
+	work(q)
+	return float64(messages) / time.Since(start).Seconds()
+}
+
+// delayed makes all retries wait for an hour, in one parking queue.
+var delayed = policy.Policy{Name: "bench", MaxAttempts: 3, Backoff: policy.Fixed(time.Hour)}
+
+// handleAll runs a consumer until n messages are settled.
+func handleAll(b *testing.B, q backend.Queue, n int, result error) {
+	b.Helper()
+	ctx, stop := context.WithCancel(b.Context())
+	var settled atomic.Int64
+	c := &consumer.Consumer{
+		Queue:       q,
+		Policy:      delayed,
+		Concurrency: benchPrefetch,
+		Handler:     consumer.HandlerFunc(func(context.Context, *backend.Delivery) error { return result }),
+		Logger:      slog.New(slog.DiscardHandler),
+		Observer: consumer.ObserverFunc(func(_ context.Context, e consumer.Event) {
+			switch e.Kind {
+			case consumer.Succeeded, consumer.Retried:
+				if settled.Add(1) == int64(n) {
+					stop()
+				}
+			}
+		}),
+	}
+	require.NoError(b, c.Run(ctx))
+	require.Equal(b, int64(n), settled.Load(), "messages settled")
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[len(sorted)/2]
+}
+
+// rawLoop is what one would write by hand for speed alone: it handles nothing, counts nothing, and stops at the first error.
+type rawLoop struct {
+	ch         *amqp.Channel
+	deliveries <-chan amqp.Delivery
+	parking    string
+}
+
+func openRaw(b *testing.B, q *rabbit.Queue) *rawLoop {
+	b.Helper()
+	conn, err := amqp.Dial(brokertest.Rabbit(b))
+	require.NoError(b, err)
+	b.Cleanup(func() { conn.Close() })
+	ch, err := conn.Channel()
+	require.NoError(b, err)
+	require.NoError(b, ch.Qos(benchPrefetch, 0, false))
+	require.NoError(b, ch.Confirm(false))
+	deliveries, err := ch.Consume(q.Name(), "", false, false, false, false, nil)
+	require.NoError(b, err)
+	parking := q.ParkingQueues(delayed)
+	require.Len(b, parking, 1)
+	return &rawLoop{ch, deliveries, parking[0]}
+}
+
+// batches calls f with what is there, at most 100 at once, until n messages were there.
+func (r *rawLoop) batches(n int, f func([]amqp.Delivery)) {
+	var batch []amqp.Delivery
+	for n > 0 {
+		batch = append(batch[:0], <-r.deliveries)
+		for more := true; more && len(batch) < min(n, 100); {
+			select {
+			case d := <-r.deliveries:
+				batch = append(batch, d)
+			default:
+				more = false
+			}
+		}
+		n -= len(batch)
+		f(batch)
+	}
+}
+
+// acks acks each batch with one frame.
+func (r *rawLoop) acks(tb testing.TB, n int) {
+	r.batches(n, func(batch []amqp.Delivery) {
+		require.NoError(tb, batch[len(batch)-1].Ack(true))
+	})
+}
+
+// retries publishes each batch to the parking queue, and acks it with one frame when all of it is confirmed, while the next
+// is on its way.
+func (r *rawLoop) retries(tb testing.TB, n int) {
+	type sent struct {
+		last     amqp.Delivery
+		confirms []*amqp.DeferredConfirmation
+	}
+	pipeline := make(chan sent, benchPrefetch)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for s := range pipeline {
+			for _, c := range s.confirms {
+				if !c.Wait() {
+					tb.Error("the broker refused a copy")
+					return
+				}
+			}
+			if err := s.last.Ack(true); err != nil {
+				tb.Error(err)
+				return
+			}
+		}
+	}()
+	r.batches(n, func(batch []amqp.Delivery) {
+		s := sent{last: batch[len(batch)-1]}
+		for _, d := range batch {
+			s.confirms = append(s.confirms, r.publish(tb, d))
+		}
+		pipeline <- s
+	})
+	close(pipeline)
+	<-done
+}
+
+// retriesOneByOne waits for each confirmation before it goes on.
+func (r *rawLoop) retriesOneByOne(tb testing.TB, n int) {
+	for range n {
+		d := <-r.deliveries
+		require.True(tb, r.publish(tb, d).Wait())
+		require.NoError(tb, d.Ack(false))
+	}
+}
+
+func (r *rawLoop) publish(tb testing.TB, d amqp.Delivery) *amqp.DeferredConfirmation {
+	confirm, err := r.ch.PublishWithDeferredConfirm("", r.parking, true, false, amqp.Publishing{
+		Headers: amqp.Table{"attempt": int64(2), "error": "connection refused"}, DeliveryMode: amqp.Persistent, MessageId: d.MessageId, Body: d.Body,
+	})
+	require.NoError(tb, err)
+	return confirm
+}

@@ -1,0 +1,170 @@
+package endurance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redeliver/redeliver/backend"
+	"github.com/redeliver/redeliver/backend/rabbit"
+	"github.com/redeliver/redeliver/consumer"
+	"github.com/redeliver/redeliver/internal/brokertest"
+	"github.com/redeliver/redeliver/policy"
+)
+
+// The link to RabbitMQ is cut every second while a consumer works, and the broker is restarted twice. Nothing is lost, no
+// copy of a message fails or lapses more often than the policy allows, and a handler that succeeds finds no dead letter.
+//
+// With ENDURANCE_FULL=1 in the environment it is 10,000 messages and a minute of cuts, else a seventh of that.
+func TestRabbitConsumerOutlivesCutsAndRestarts(t *testing.T) {
+	messages, seconds := 1500, 9
+	if os.Getenv("ENDURANCE_FULL") != "" {
+		messages, seconds = 10_000, 60
+	}
+	for name, perMilleFailed := range map[string]uint32{"handler that fails now and then": 400, "handler that succeeds": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := brokertest.PrivateRabbit(t)
+			link := brokertest.Proxy(t, server.URL())
+			quiet := slog.New(slog.DiscardHandler)
+			near := openRabbit(t, server.URL(), rabbit.Options{Logger: quiet})
+			require.NoError(t, near.Create(t.Context()))
+			require.NoError(t, near.Declare(t.Context(), patient))
+			declared := time.Now()
+			batch := make([]backend.Message, messages)
+			for i := range batch {
+				batch[i] = backend.Message{ID: fmt.Sprintf("m%d", i), Body: []byte("x")}
+			}
+			require.NoError(t, near.Publish(t.Context(), batch...))
+
+			var mu sync.Mutex
+			acked := make(map[string]int) // how often each message was
+			var beyond []string           // deliveries that the policy does not allow
+			const places = 50
+			pace := time.Duration(seconds) * time.Second * places / time.Duration(messages) / 2 // so that the cuts meet a consumer at work
+			c := &consumer.Consumer{
+				Queue: openRabbit(t, link.URL(), rabbit.Options{Logger: quiet}), Policy: patient, Concurrency: places, Logger: quiet,
+				Handler: consumer.HandlerFunc(func(ctx context.Context, d *backend.Delivery) error {
+					if d.Attempt > patient.MaxAttempts || d.Lapses > policy.DefaultMaxLapses {
+						mu.Lock()
+						beyond = append(beyond, fmt.Sprintf("%s: attempt %d, %d lapses", d.ID, d.Attempt, d.Lapses))
+						mu.Unlock()
+					}
+					select {
+					case <-time.After(rand.N(2 * pace)):
+					case <-ctx.Done():
+						return context.Cause(ctx)
+					}
+					if perMille(d) < perMilleFailed {
+						return errors.New("by chance")
+					}
+					return nil
+				}),
+				Observer: consumer.ObserverFunc(func(_ context.Context, e consumer.Event) {
+					if e.Kind == consumer.Succeeded {
+						mu.Lock()
+						defer mu.Unlock()
+						acked[e.Delivery.ID]++
+					}
+				}),
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- c.Run(ctx) }()
+
+			// RabbitMQ can forget a queue that it has made in the three seconds before it stops.
+			time.Sleep(time.Until(declared.Add(3 * time.Second)))
+			second := time.NewTicker(time.Second)
+			defer second.Stop()
+			for n := range seconds {
+				<-second.C
+				if n == seconds/3 || n == 2*seconds/3 {
+					server.Restart()
+					continue
+				}
+				link.Cut()
+			}
+			// What came due while its queue was not there is handed on after three minutes.
+			require.Eventually(t, func() bool { return held(server) == 0 }, 6*time.Minute, time.Second)
+			stop()
+			require.NoError(t, <-ended)
+
+			buried := takeAll(t, server.URL(), near.Name()+"_dlq")
+			there := maps.Clone(acked)
+			for _, d := range buried {
+				there[d.ID]++
+				require.Equal(t, string(policy.ReasonExhausted), d.Failure.Reason, d.ID)
+				require.Equal(t, patient.MaxAttempts, d.Failure.Attempts, d.ID)
+				require.LessOrEqual(t, d.Failure.Lapses, policy.DefaultMaxLapses, d.ID)
+			}
+			require.Empty(t, beyond)
+			duplicates := -messages
+			for _, times := range there {
+				duplicates += times
+			}
+			t.Logf("%d messages, %d acked more often than once or dead-lettered beside, %d dead letters", messages, duplicates, len(buried))
+			require.Len(t, there, messages, "none is lost")
+			if perMilleFailed == 0 {
+				require.Empty(t, buried)
+			} else {
+				require.NotEmpty(t, buried)
+			}
+		})
+	}
+}
+
+func openRabbit(t *testing.T, url string, opts rabbit.Options) *rabbit.Queue {
+	t.Helper()
+	q, err := rabbit.Open(url, "orders", opts)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		require.NoError(t, q.Close(ctx))
+	})
+	return q
+}
+
+// held is how many messages a broker holds that are not dead letters.
+func held(server *brokertest.RabbitServer) int {
+	n := 0
+	for name, q := range server.Queues() {
+		if name != "orders_dlq" {
+			n += q.Messages
+		}
+	}
+	return n
+}
+
+// takeAll takes all messages of a queue.
+func takeAll(t *testing.T, url, name string) []*backend.Delivery {
+	t.Helper()
+	q, err := rabbit.Open(url, name, rabbit.Options{DeadLetterQueue: "orders"})
+	require.NoError(t, err)
+	defer q.Close(context.Background())
+	sub, err := q.Subscribe(t.Context(), backend.SubscribeOptions{MaxInFlight: 100})
+	require.NoError(t, err)
+	var all []*backend.Delivery
+	for {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ds, err := sub.Receive(ctx, 100)
+		cancel()
+		if err != nil {
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			return all
+		}
+		for _, d := range ds {
+			require.NoError(t, sub.Settle(t.Context(), []backend.Settlement{{Delivery: d, Outcome: backend.Ack}}))
+		}
+		all = append(all, ds...)
+	}
+}
