@@ -221,6 +221,13 @@ func TestLongerOutagesKillNoFewer(t *testing.T) {
 	})
 }
 
+func BenchmarkSurvival(b *testing.B) {
+	s := schedule(b, payments, analysis.Conditions{})
+	for b.Loop() {
+		s.Survival(30 * time.Second)
+	}
+}
+
 func ExampleNew() {
 	s, err := analysis.New(payments, analysis.Conditions{})
 	if err != nil {

@@ -198,8 +198,8 @@ func TestHundredThousandMessagesTakeSeconds(t *testing.T) {
 	start := time.Now()
 	r := run(t, payments, large)
 	require.Greater(t, r.Calls, 200_000)
-	// About half a second on two idle cores; the race detector and a busy
-	// machine take their share.
+	// BenchmarkHundredThousandMessages tells how long it really takes. The race
+	// detector and a busy machine have their share of this.
 	require.Less(t, time.Since(start), 30*time.Second)
 }
 

@@ -142,8 +142,8 @@ func (r *report) print(p *printer) {
 			wait = analysis.Text(a.Wait.Mean)
 		}
 		reached := ""
-		if a.Reached.Value < 1 {
-			reached = "  " + a.Reached.Percent()
+		if share := a.Reached.Percent(); share != "100 %" {
+			reached = "  " + share
 		}
 		p.line("  %3d  %9s  %9s %9s %9s  %s%s", a.Number, wait, analysis.Text(a.At.Earliest), analysis.Text(a.At.Mean), analysis.Text(a.At.Latest),
 			p.span(a.At, most, r.plan.outage), reached)
