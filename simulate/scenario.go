@@ -125,16 +125,23 @@ func orDefault[T comparable](field *T, value T) {
 	}
 }
 
-// A Variant is a policy to try, and how to call it.
+// A Variant is something to try, and how to call it.
 type Variant struct {
 	Name   string
 	Policy policy.Policy
+	Budget func() Budget // nil is none
 }
 
-// Variants returns the policy as it is and with other jitters, for a comparison
-// of what each does to the same dependency.
+// Run plays the scenario with the variant's policy and budget.
+func (v Variant) Run(s Scenario) (*Result, error) {
+	s.Budget = v.Budget
+	return Run(v.Policy, s)
+}
+
+// Variants returns the policy as it is, with other jitters, and with a budget,
+// the zero Tokens, for a comparison of what each does to the same dependency.
 func Variants(p policy.Policy) []Variant {
-	vs := []Variant{{"as it is", p}}
+	vs := []Variant{{Name: "as it is", Policy: p}}
 	for _, v := range []struct {
 		name   string
 		jitter policy.Jitter
@@ -145,8 +152,8 @@ func Variants(p policy.Policy) []Variant {
 		if v.jitter != p.Jitter {
 			q := p
 			q.Jitter = v.jitter
-			vs = append(vs, Variant{v.name, q})
+			vs = append(vs, Variant{Name: v.name, Policy: q})
 		}
 	}
-	return vs
+	return append(vs, Variant{Name: "with budget", Policy: p, Budget: Tokens{}.New})
 }

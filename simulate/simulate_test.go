@@ -175,17 +175,36 @@ func TestWhatCannotBeSimulated(t *testing.T) {
 	require.ErrorContains(t, err, "MaxAttempts or MaxAge")
 }
 
-func TestVariantsDifferInTheirJitterAlone(t *testing.T) {
+func TestVariantsDifferInTheirJitterOrBudget(t *testing.T) {
 	vs := simulate.Variants(payments)
 	require.Equal(t, payments, vs[0].Policy)
-	require.Len(t, vs, 4)
+	require.Len(t, vs, 5)
 	seen := make(map[policy.Jitter]bool)
-	for _, v := range vs {
+	for _, v := range vs[:4] {
+		require.Nil(t, v.Budget)
 		require.False(t, seen[v.Policy.Jitter], v.Name)
 		seen[v.Policy.Jitter] = true
 		v.Policy.Jitter = payments.Jitter
 		require.Equal(t, payments, v.Policy)
 	}
+	require.Equal(t, payments, vs[4].Policy)
+	require.NotNil(t, vs[4].Budget)
+}
+
+func TestTokensStretchWaitsWhileTheyAreUsedUp(t *testing.T) {
+	b := simulate.Tokens{Share: 0.5, Burst: 2, Stretch: 3}.New()
+	wait := func() time.Duration { return b.Wait(0, time.Second) }
+	require.Equal(t, []time.Duration{time.Second, time.Second, 3 * time.Second}, []time.Duration{wait(), wait(), wait()})
+	b.Called(0, false)
+	b.Called(0, true)
+	require.Equal(t, 3*time.Second, wait(), "half a token is none")
+	b.Called(0, true)
+	require.Equal(t, []time.Duration{time.Second, 3 * time.Second}, []time.Duration{wait(), wait()})
+	for range 100 {
+		b.Called(0, true)
+	}
+	require.Equal(t, []time.Duration{time.Second, time.Second, 3 * time.Second}, []time.Duration{wait(), wait(), wait()}, "no more than a burst")
+	require.Positive(t, b.Wait(0, math.MaxInt64))
 }
 
 // large is 100,000 messages that meet an outage of 90 seconds.
@@ -212,7 +231,7 @@ func BenchmarkHundredThousandMessages(b *testing.B) {
 
 func ExampleRun() {
 	for _, v := range simulate.Variants(payments)[:2] {
-		r, err := simulate.Run(v.Policy, simulate.Scenario{
+		r, err := v.Run(simulate.Scenario{
 			Messages:  3000, // all at once
 			Consumers: 3000,
 			Capacity:  400,
