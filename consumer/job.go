@@ -36,7 +36,9 @@ type job struct {
 // run handles the delivery.
 func (j *job) run() {
 	r := j.r
-	j.governing = r.govern(j.d)
+	if j.governing == nil {
+		j.governing = r.govern(j.d)
+	}
 	if j.refused() {
 		return
 	}

@@ -39,7 +39,8 @@ func (q *quarantine) suspect(j *job) bool {
 	if q.r.room.size == 1 || limits.ReleaseCharged || limits.CountsReceives || j.d.DeadLetterWaits > 0 || j.d.Lapses == 0 {
 		return false
 	}
-	limit := q.r.govern(j.d).policy.LapseLimit()
+	j.governing = q.r.govern(j.d)
+	limit := j.governing.policy.LapseLimit()
 	if limit == policy.Unlimited {
 		limit = policy.DefaultMaxLapses
 	} else if j.d.Lapses > limit {

@@ -30,6 +30,7 @@ func readCounts(raw []byte, earlier int) counts {
 			c.waits = int(n)
 		}
 	})
+	earlier = max(earlier, 0)
 	for _, n := range []*int{&c.failures, &c.snoozes, &c.releases, &c.waits} {
 		*n = min(*n, earlier)
 		earlier -= *n
