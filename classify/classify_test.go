@@ -281,7 +281,8 @@ func TestRealErrorsOfTheNetwork(t *testing.T) {
 	_, err = http.Get(rude.URL)
 	require.True(t, classify.Class("net-closed").Match(err), "%v", classify.Of(err))
 
-	_, err = url.Parse("http://[::1")
+	broken := []string{"http://[::1"}
+	_, err = url.Parse(broken[0])
 	require.Equal(t, []classify.Class{"net-address", "net", "permanent"}, classify.Of(err))
 	_, err = pgconn.Connect(t.Context(), "postgres://"+nobody+"/x?sslmode=disable")
 	require.True(t, classify.Transient.Match(err), "%v", classify.Of(err))

@@ -98,7 +98,7 @@ func (f *File) marshal(extension string) ([]byte, error) {
 
 func documentOf(p policy.Policy) (d policyDocument, err error) {
 	if p.Rand != nil {
-		return d, fmt.Errorf("Rand is set: a file cannot hold a random source")
+		return d, fmt.Errorf("a Rand is set: a file cannot hold a random source")
 	}
 	d = policyDocument{
 		MaxAttempts: countText(p.MaxAttempts), MaxLapses: countText(p.MaxLapses), MaxSnoozes: countText(p.MaxSnoozes),
@@ -159,7 +159,7 @@ func className(m policy.Matcher) (string, error) {
 	case own:
 		return m.name, nil
 	default:
-		return "", fmt.Errorf("Match is %T: a file can hold a classify.Class, or a class of Options.Classes", m)
+		return "", fmt.Errorf("the Match is %T: a file can hold a classify.Class, or a class of Options.Classes", m)
 	}
 }
 
@@ -181,7 +181,7 @@ func backoffOf(b policy.Backoff) (*backoffDocument, error) {
 			d.Steps = append(d.Steps, durationString(step))
 		}
 	default:
-		return nil, fmt.Errorf("Backoff is %T: a file can hold Fixed, Linear, Exponential, Steps, and an Immediate before them", b)
+		return nil, fmt.Errorf("the Backoff is %T: a file can hold Fixed, Linear, Exponential, Steps, and an Immediate before them", b)
 	}
 	return d, nil
 }
