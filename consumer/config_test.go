@@ -201,13 +201,16 @@ func TestOtherFindingsAreLoggedAndTheNeedsAreThoseOfAllPolicies(t *testing.T) {
 			"slow":    {MaxAttempts: 2, Backoff: policy.Fixed(5 * time.Hour)},
 			"patient": {MaxAttempts: 50, Backoff: policy.Fixed(time.Second)},
 			"sturdy":  {MaxAttempts: 2, MaxLapses: 99, Backoff: policy.Fixed(time.Second)},
+			"ruled": {MaxAttempts: 2, Backoff: policy.Fixed(time.Second), Rules: []policy.Rule{
+				{Match: policy.Is(errDeclined), MaxAttempts: 60, Backoff: policy.Fixed(6 * time.Hour)},
+			}},
 		}
 		c.Choose = chooseNone
 		stop := start(t, c)
 		synctest.Wait()
 		require.NoError(t, stop())
 		require.Equal(t, backend.Needs{
-			MaxDelay: 5 * time.Hour, MaxAttempts: 50, MaxLapses: 99, Lease: 45 * time.Second, HandlerBound: 7 * time.Minute,
+			MaxDelay: 6 * time.Hour, MaxAttempts: 60, MaxLapses: 99, Lease: 45 * time.Second, HandlerBound: 7 * time.Minute,
 		}, q.need)
 		require.Len(t, logged.at(slog.LevelWarn), 1)
 		require.Contains(t, logged.at(slog.LevelWarn)[0], "code=long_backoff")

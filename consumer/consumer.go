@@ -296,10 +296,7 @@ func (c *Consumer) preflight(ctx context.Context, s settings) error {
 	need := backend.Needs{Lease: s.lease, HandlerBound: s.timeout}
 	for _, p := range slices.AppendSeq([]policy.Policy{c.Policy}, maps.Values(c.Overrides)) {
 		need.MaxDelay = max(need.MaxDelay, p.MaxBackoff())
-		if p.MaxAttempts == 0 {
-			p.MaxAttempts = policy.Unlimited // bounded by its age alone
-		}
-		need.MaxAttempts = max(need.MaxAttempts, p.MaxAttempts)
+		need.MaxAttempts = max(need.MaxAttempts, p.AttemptLimit())
 		need.MaxLapses = max(need.MaxLapses, p.LapseLimit())
 	}
 	checker, ok := c.Queue.(backend.Checker)

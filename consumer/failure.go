@@ -61,14 +61,14 @@ func (r *run) choose(d *backend.Delivery) (name string) {
 	return r.c.Choose(d)
 }
 
-// decide asks the policy. Curves and random sources may be the user's own code: one that panics is left out.
+// decide asks the policy. Curves, matchers and random sources may be the user's own code: where one panics, all are left out.
 func (r *run) decide(d *policy.Decision, p *policy.Policy, f policy.Failure) {
 	defer func() {
 		if v := recover(); v != nil {
-			r.logger.ErrorContext(r.base, "redeliver: the policy's curve or random source panicked; a default curve decides",
+			r.logger.ErrorContext(r.base, "redeliver: the policy's curve, a matcher of its rules or its random source panicked; a default curve decides",
 				"queue", r.name, "policy", p.Name, "message_id", f.MessageID, "panic", r.redact(fmt.Sprint(v)))
 			plain := *p
-			plain.Backoff, plain.Rand = nil, nil
+			plain.Backoff, plain.Rules, plain.Rand = nil, nil, nil
 			*d = plain.Decide(f)
 		}
 	}()

@@ -3,6 +3,7 @@ package policy_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"testing"
 	"time"
@@ -43,6 +44,8 @@ func BenchmarkDecide(b *testing.B) {
 			Backoff:     policy.Exponential{Base: 1, Factor: 1.000001},
 			Jitter:      policy.Additive(1),
 		}, policy.Failure{Attempt: math.MaxInt, Err: plain, MessageID: someID}},
+		{"ten rules, the last matches", tenRules(), policy.Failure{Attempt: 3, Err: io.EOF, MessageID: someID}},
+		{"ten rules, none matches", tenRules(), policy.Failure{Attempt: 3, Err: plain, MessageID: someID}},
 	}
 	for _, bm := range benchmarks {
 		b.Run(bm.name, func(b *testing.B) {

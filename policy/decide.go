@@ -40,10 +40,14 @@ type Receipt struct {
 //  2. [Permanent]: dead-letter.
 //  3. [Snooze]: retry, uncharged, after what it asks for, at most
 //     MaxRetryAfter; or dead-letter, where MaxSnoozes or MaxAge is exceeded.
-//  4. The attempt is the last of MaxAttempts: dead-letter.
-//  5. The delay of the retry is found, and MaxAge would be exceeded:
+//  4. The first of the Rules that matches, and its action: dead-letter or
+//     discard. Not so where the error is marked by [RetryAfter]: the handler,
+//     which knows more, wants a retry.
+//  5. The attempt is the last of MaxAttempts, the rule's where it has one:
 //     dead-letter.
-//  6. Retry.
+//  6. The delay of the retry is found, and MaxAge would be exceeded:
+//     dead-letter.
+//  7. Retry.
 //
 // The delay is that of Backoff, taken to the cap, spread by Jitter, taken to
 // the floor. What [RetryAfter] asks for is spread by as much, towards later,
@@ -59,10 +63,9 @@ func (p Policy) Decide(f Failure) (d Decision) {
 
 	d.Action = ActionDeadLetter
 	d.why.cause = f.Cause
-	d.why.attempt, d.why.attempts = f.Attempt, p.maxAttempts()
-
 	found := classify(f.Err)
 	d.why.mark = found.kind
+	d.why.attempt, d.why.attempts = f.Attempt, p.maxAttempts()
 	switch found.kind {
 	case discarded:
 		d.Action, d.Reason = ActionDiscard, ReasonDiscarded
@@ -77,7 +80,13 @@ func (p Policy) Decide(f Failure) (d Decision) {
 			return d
 		}
 	default:
-		if p.exhausts(f.Attempt) {
+		if len(p.Rules) > 0 {
+			if d.Action, d.Reason = p.rule(f.Err, found, &d.why); d.Action != ActionRetry {
+				return d
+			}
+			d.Action = ActionDeadLetter
+		}
+		if exhausts(d.why.attempts, f.Attempt) {
 			d.Reason = ReasonExhausted
 			return d
 		}
@@ -101,6 +110,31 @@ func (p Policy) Decide(f Failure) (d Decision) {
 		d.Reason = ReasonError
 	}
 	return d
+}
+
+// rule finds the rule for an error and makes p the policy for it. The action is
+// ActionRetry unless the rule gives the message up, for the reason beside it.
+func (p *Policy) rule(err error, found finding, why *why) (Action, Reason) {
+	i := p.match(err)
+	if i < 0 {
+		return ActionRetry, ""
+	}
+	r := &p.Rules[i]
+	if r.retries() {
+		p.apply(r)
+		why.attempts = p.maxAttempts()
+	} else if found.kind == retryAfter {
+		return ActionRetry, ""
+	}
+	why.rule, why.ruleName = i+1, r.Name
+	switch r.Action {
+	case ActionDiscard:
+		return ActionDiscard, ReasonDiscarded
+	case ActionDeadLetter:
+		return ActionDeadLetter, ReasonPermanent
+	default:
+		return ActionRetry, ""
+	}
 }
 
 // delay finds the delay before MaxAge is asked, and notes how.
@@ -138,7 +172,7 @@ func (p *Policy) delay(f *Failure, found finding, why *why) time.Duration {
 // handler does. ok is false where it may not, and the decision is then to
 // dead-letter it: with ReasonAbandoned where it lapsed more often than
 // MaxLapses allows, else with ReasonExhausted where its attempt is above
-// MaxAttempts. Where ok is true the decision is the zero Decision. Age plays
+// MaxAttempts, the largest where rules have their own. Where ok is true the decision is the zero Decision. Age plays
 // no part: a message that was late from the start still runs once.
 func (p Policy) Admit(r Receipt) (d Decision, ok bool) {
 	if most := p.maxLapses(); most != Unlimited && r.Lapses > most {
@@ -146,9 +180,9 @@ func (p Policy) Admit(r Receipt) (d Decision, ok bool) {
 			count: r.Lapses, most: most,
 		}}, false
 	}
-	if most := p.maxAttempts(); most != Unlimited && r.Attempt > most {
+	if most := p.attemptLimit(); most != Unlimited && r.Attempt > most {
 		return Decision{Action: ActionDeadLetter, Reason: ReasonExhausted, why: why{
-			attempt: r.Attempt, attempts: most,
+			received: true, attempt: r.Attempt, attempts: most,
 		}}, false
 	}
 	return Decision{}, true

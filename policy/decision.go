@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -59,13 +60,26 @@ type why struct {
 	mark              markKind
 	curve             curveKind
 	jitter            JitterKind
+	received          bool // not yet handled
 	attempt, attempts int
+	rule              int // its position, from 1; 0 for none
+	ruleName          string
 	count, most       int // of snoozes or lapses
 	age, maxAge       time.Duration
 	delay             time.Duration // of a retry that would be too late
 	window            window
 	floor             time.Duration
 	hint, maxHint     time.Duration
+}
+
+// Rule returns the name of the rule that the decision followed, or "#2" for the
+// second of the policy where it has no name. It is empty where no rule matched,
+// or was not asked, as where a mark such as [Permanent] decided.
+func (d Decision) Rule() string {
+	if d.why.rule > 0 && d.why.ruleName == "" {
+		return "#" + strconv.Itoa(d.why.rule)
+	}
+	return d.why.ruleName
 }
 
 type curveKind uint8
@@ -123,15 +137,24 @@ func (d Decision) Explain() string {
 		fmt.Fprintf(&b, ": %s %s, snooze %d%s", w.attemptText(), w.verb(), w.count+1, ofLimit(w.most))
 		w.delayText(&b)
 	case ReasonExhausted:
-		if w.attempt > w.attempts {
+		switch {
+		case w.received:
 			fmt.Fprintf(&b, ": received as %s, already beyond the last", w.attemptText())
-			break
+		case w.attempt > w.attempts:
+			fmt.Fprintf(&b, ": %s %s, beyond the last", w.attemptText(), w.verb())
+		default:
+			fmt.Fprintf(&b, ": %s %s, the last", w.attemptText(), w.verb())
 		}
-		fmt.Fprintf(&b, ": %s %s, the last", w.attemptText(), w.verb())
 	case ReasonPermanent:
-		fmt.Fprintf(&b, ": %s %s with an error marked permanent", w.attemptText(), w.verb())
+		fmt.Fprintf(&b, ": %s %s", w.attemptText(), w.verb())
+		if w.rule == 0 {
+			b.WriteString(" with an error marked permanent")
+		}
 	case ReasonDiscarded:
-		fmt.Fprintf(&b, ": %s %s with an error marked to discard", w.attemptText(), w.verb())
+		fmt.Fprintf(&b, ": %s %s", w.attemptText(), w.verb())
+		if w.rule == 0 {
+			b.WriteString(" with an error marked to discard")
+		}
 	case ReasonExpired:
 		fmt.Fprintf(&b, ": %s %s at an age of %v", w.attemptText(), w.verb(), w.age)
 		if w.age < w.maxAge {
@@ -144,6 +167,9 @@ func (d Decision) Explain() string {
 	case ReasonError, ReasonTimeout, ReasonPanic, ReasonRetryAfter:
 		fmt.Fprintf(&b, ": %s %s", w.attemptText(), w.verb())
 		w.delayText(&b)
+	}
+	if w.rule > 0 {
+		fmt.Fprintf(&b, "; by rule %s", d.Rule())
 	}
 	return b.String()
 }

@@ -86,22 +86,26 @@ type Policy struct {
 	// Snooze. 0 is DefaultMaxRetryAfter. Unvalidated, so is a negative one.
 	MaxRetryAfter time.Duration
 
+	// Rules are what the policy does differently about some errors. The first
+	// that matches decides.
+	Rules []Rule
+
 	// Rand is where jitter is drawn from instead of the hash of message ID
 	// and attempt. With it, Decide is no longer a pure function.
 	Rand *Rand
 }
 
 // IsLast reports whether a failure of this attempt would be the last that
-// MaxAttempts allows. An attempt below 1 counts as 1. MaxAge may end a message
-// sooner.
-func (p Policy) IsLast(attempt int) bool { return p.exhausts(max(attempt, 1)) }
+// MaxAttempts allows, its own and that of every rule. An attempt below 1 counts
+// as 1. MaxAge may end a message sooner, and so may a rule.
+func (p Policy) IsLast(attempt int) bool { return exhausts(p.attemptLimit(), max(attempt, 1)) }
 
 // LapseLimit returns how many lapses a message may have and still be handled:
 // MaxLapses with its default filled in, 0 for NoLapses. Unlimited stays.
 func (p Policy) LapseLimit() int { return p.maxLapses() }
 
-// MaxBackoff returns the longest delay that the backoff can choose, jitter
-// included, over the attempts that MaxAttempts and MaxAge leave. For a curve
+// MaxBackoff returns the longest delay that the backoff can choose, its own and
+// that of every rule, jitter included, over the attempts that MaxAttempts and MaxAge leave. For a curve
 // that is not of this package it looks at the first thousand attempts; where
 // there can be more, it returns the cap, or the largest Duration without one.
 func (p Policy) MaxBackoff() time.Duration {
@@ -124,6 +128,17 @@ func (p Policy) MaxWait() time.Duration {
 }
 
 func (p *Policy) longest() time.Duration {
+	if len(p.Rules) == 0 {
+		return p.longestOfBranch()
+	}
+	longest := time.Duration(0)
+	for _, b := range p.Branches() {
+		longest = max(longest, b.longestOfBranch())
+	}
+	return longest
+}
+
+func (p *Policy) longestOfBranch() time.Duration {
 	last := p.maxAttempts()
 	if last != Unlimited {
 		last-- // the last failure is not retried
@@ -167,10 +182,7 @@ func (p *Policy) maxAttempts() int {
 	}
 }
 
-func (p *Policy) exhausts(attempt int) bool {
-	limit := p.maxAttempts()
-	return limit != Unlimited && attempt >= limit
-}
+func exhausts(limit, attempt int) bool { return limit != Unlimited && attempt >= limit }
 
 func (p *Policy) maxLapses() int {
 	switch {

@@ -22,9 +22,10 @@ const (
 
 // Reasons for a dead letter.
 const (
-	// ReasonExhausted: the attempt was the last that MaxAttempts allows.
+	// ReasonExhausted: the attempt was the last that MaxAttempts allows, that of
+	// the rule where one matched.
 	ReasonExhausted Reason = "exhausted"
-	// ReasonPermanent: the error was marked by Permanent.
+	// ReasonPermanent: the error was marked by Permanent, or a rule gives it up.
 	ReasonPermanent Reason = "permanent"
 	// ReasonExpired: the message is older than MaxAge, or would be by the
 	// time of its retry.
@@ -38,7 +39,7 @@ const (
 )
 
 // ReasonDiscarded is the reason for a discard: the error was marked by
-// Discard.
+// Discard, or a rule discards it.
 const ReasonDiscarded Reason = "discarded"
 
 var reasons = []Reason{

@@ -137,6 +137,7 @@ func (p Policy) Validate() error {
 	fs.notNegative("MaxDelay", p.MaxDelay, "no cap")
 	fs.notNegative("MaxRetryAfter", p.MaxRetryAfter, DefaultMaxRetryAfter.String())
 	p.validateJitter(&fs)
+	p.validateRules(&fs)
 
 	if absent(p.Backoff) {
 		fs.add("Backoff", p.Backoff, "want a curve, such as Exponential{Base: time.Second, Max: time.Minute}")
@@ -151,7 +152,52 @@ func (p Policy) Validate() error {
 		return fs.err(p.Name)
 	}
 	p.validateDelays(&fs)
+	for i := range p.Rules {
+		if r := &p.Rules[i]; r.sound() {
+			branch := p
+			branch.apply(r)
+			branch.validateRuleDelays(&fs, fmt.Sprintf("Rules[%d].Backoff", i))
+		}
+	}
 	return fs.err(p.Name)
+}
+
+// validateRules looks at each rule by itself.
+func (p *Policy) validateRules(fs *faults) {
+	for i := range p.Rules {
+		r, path := &p.Rules[i], fmt.Sprintf("Rules[%d]", i)
+		if r.Match == nil {
+			fs.add(path+".Match", r.Match, "want which errors it is for, such as Is(io.EOF)")
+		} else if v, ok := r.Match.(interface{ Validate() error }); ok {
+			fs.below(path+".Match", v.Validate())
+		}
+		if r.MaxAttempts < 0 {
+			fs.add(path+".MaxAttempts", r.MaxAttempts, "want 1 (no retry) or more, Unlimited, or 0 for the policy's own")
+		}
+		if v, ok := r.Backoff.(Validator); ok && !absent(r.Backoff) {
+			fs.below(path+".Backoff", v.Validate())
+		} else if r.Backoff != nil && absent(r.Backoff) {
+			fs.add(path+".Backoff", r.Backoff, "want a curve, or no value at all for the policy's own")
+		}
+		switch r.Action {
+		case 0, ActionRetry:
+		case ActionDeadLetter, ActionDiscard:
+			if r.MaxAttempts != 0 || r.Backoff != nil {
+				fs.add(path+".Action", r.Action, "want a retry, since the rule has MaxAttempts or a Backoff, which are for retries; or leave those out")
+			}
+		default:
+			fs.add(path+".Action", r.Action, "want 0 or ActionRetry, ActionDeadLetter or ActionDiscard")
+		}
+	}
+}
+
+// sound reports whether the rule has a curve of its own, and no fault in it.
+func (r *Rule) sound() bool {
+	if absent(r.Backoff) || !r.retries() {
+		return false
+	}
+	v, ok := r.Backoff.(Validator)
+	return !ok || v.Validate() == nil
 }
 
 func (p *Policy) validateJitter(fs *faults) {
@@ -178,13 +224,33 @@ func (p *Policy) validateDelays(fs *faults) {
 		fs.add("MinDelay", p.MinDelay, "want at most the cap of %v, the lower of MaxDelay and the curve's own", limit)
 		return
 	}
-	first := max(min(curve.Delay(1), limit), p.MinDelay, 0)
+	first := p.first(curve, limit)
 	if p.MaxAge > 0 && first > p.MaxAge && !immediate {
 		fs.add("MaxAge", p.MaxAge, "want at least the first delay of %v, or no message is ever retried", first)
 	}
 	if p.Jitter.Kind == JitterDecorrelated && first >= limit {
 		fs.add("Jitter.Kind", p.Jitter.Kind, "want a first delay below the cap of %v, as it spreads from the one to the other; or another jitter", limit)
 	}
+}
+
+// validateRuleDelays looks at how the curve of a rule goes together with the
+// other fields. The fault is the curve's: they are right for the policy's own.
+func (p *Policy) validateRuleDelays(fs *faults, path string) {
+	curve, _, immediate := resolve(p.Backoff, 1)
+	limit := p.limit(curve)
+	first := p.first(curve, limit)
+	switch {
+	case p.MinDelay > limit:
+		fs.add(path, p.Backoff, "want a cap of at least the MinDelay of %v", p.MinDelay)
+	case p.MaxAge > 0 && first > p.MaxAge && !immediate:
+		fs.add(path, p.Backoff, "want a first delay of at most the MaxAge of %v, or no message is ever retried", p.MaxAge)
+	case p.Jitter.Kind == JitterDecorrelated && first >= limit:
+		fs.add(path, p.Backoff, "want a first delay below the cap of %v, as decorrelated jitter spreads from the one to the other", limit)
+	}
+}
+
+func (p *Policy) first(curve Backoff, limit time.Duration) time.Duration {
+	return max(min(curve.Delay(1), limit), p.MinDelay, 0)
 }
 
 // Validate finds a delay that is not positive.

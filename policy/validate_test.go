@@ -195,7 +195,7 @@ func TestNumbersAreDurationsOrCounts(t *testing.T) {
 	}
 	for _, v := range []any{
 		policy.Policy{}, policy.Failure{}, policy.Receipt{}, policy.Decision{},
-		policy.Jitter{}, policy.Linear{}, policy.Exponential{}, policy.Immediate{},
+		policy.Rule{}, policy.Jitter{}, policy.Linear{}, policy.Exponential{}, policy.Immediate{},
 	} {
 		for _, field := range reflect.VisibleFields(reflect.TypeOf(v)) {
 			switch field.Type.Kind() {

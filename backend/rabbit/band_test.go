@@ -1,6 +1,7 @@
 package rabbit_test
 
 import (
+	"io"
 	"math"
 	"slices"
 	"testing"
@@ -114,6 +115,13 @@ func TestTheQueuesOfAPolicyAreFewAndKnown(t *testing.T) {
 		policy.Policy{MaxAttempts: 3, Backoff: policy.Immediate{Attempts: 1, Then: policy.Fixed(10 * time.Second)}}), "no delay, no parking")
 
 	// Every delay that the policy decides on has its queue.
+	require.Equal(t, name("1s", "61900ms"), q.ParkingQueues(
+		policy.Policy{MaxAttempts: 1, Backoff: policy.Fixed(time.Hour), Rules: []policy.Rule{
+			{Match: policy.Is(io.EOF), MaxAttempts: 2, Backoff: policy.Fixed(time.Second)},
+			{Match: policy.Is(io.ErrUnexpectedEOF), MaxAttempts: 2, Backoff: policy.Fixed(time.Minute)},
+			{Match: policy.Is(io.ErrClosedPipe), Action: policy.ActionDeadLetter},
+		}}), "the rules' delays too")
+
 	p := policy.Policy{MaxAttempts: 8, Backoff: policy.Exponential{Base: 500 * time.Millisecond, Max: 30 * time.Second}, Jitter: policy.EqualJitter}
 	names := q.ParkingQueues(p)
 	require.LessOrEqual(t, len(names), 51)

@@ -243,7 +243,11 @@ const manyAttempts = 1000
 // bandsOf returns the bands of all delays that the policies' backoff can choose.
 func (q *Queue) bandsOf(policies []policy.Policy) []band {
 	used := make([]bool, len(q.ladder))
+	var branches []policy.Policy
 	for _, p := range policies {
+		branches = append(branches, p.Branches()...)
+	}
+	for _, p := range branches {
 		for n := 1; n <= manyAttempts; n++ {
 			first, more := extreme(p, n, 0)
 			last, _ := extreme(p, n, ^lowest(0))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redeliver/redeliver/analysis"
 	"github.com/redeliver/redeliver/backend"
 	"github.com/redeliver/redeliver/backend/memory"
 	"github.com/redeliver/redeliver/consumer"
@@ -108,6 +109,17 @@ func TestPaymentOutlivesAnOutage(t *testing.T) {
 		require.NoError(t, consume(ctx, queue))
 		require.Equal(t, []string{"42"}, bank.charged)
 	})
+}
+
+func Example_plan() {
+	plan, err := analysis.New(payments, analysis.Conditions{})
+	if err != nil {
+		panic(err)
+	}
+	alive := plan.Survival(30 * time.Second).AtStart // of those that fail first as an outage of 30 s begins
+	fmt.Printf("%s survive, certain to 0.1 %%: %v\n", alive.Percent(), alive.Error < 0.001)
+	// Output:
+	// 52.5 % survive, certain to 0.1 %: true
 }
 
 func TestServeDrainsAtSIGTERM(t *testing.T) {

@@ -1,0 +1,219 @@
+package policyfile
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/redeliver/redeliver/classify"
+	"github.com/redeliver/redeliver/policy"
+)
+
+// The documents that are written. Their keys are those that the decoder reads.
+type (
+	fileDocument struct {
+		Default  string                    `json:"default"`
+		Policies map[string]policyDocument `json:"policies"`
+		Queues   map[string]queueDocument  `json:"queues,omitempty"`
+		Types    map[string]string         `json:"types,omitempty"`
+	}
+	queueDocument struct {
+		Policy string            `json:"policy,omitempty"`
+		Types  map[string]string `json:"types,omitempty"`
+	}
+	policyDocument struct {
+		MaxAttempts   any              `json:"max_attempts,omitempty"`
+		MaxLapses     any              `json:"max_lapses,omitempty"`
+		MaxSnoozes    any              `json:"max_snoozes,omitempty"`
+		MaxAge        string           `json:"max_age,omitempty"`
+		Backoff       *backoffDocument `json:"backoff,omitempty"`
+		Jitter        any              `json:"jitter,omitempty"`
+		MinDelay      string           `json:"min_delay,omitempty"`
+		MaxDelay      string           `json:"max_delay,omitempty"`
+		MaxRetryAfter string           `json:"max_retry_after,omitempty"`
+		Rules         []ruleDocument   `json:"rules,omitempty"`
+	}
+	ruleDocument struct {
+		Name        string           `json:"name,omitempty"`
+		Class       any              `json:"class"`
+		Action      string           `json:"action,omitempty"`
+		MaxAttempts any              `json:"max_attempts,omitempty"`
+		Backoff     *backoffDocument `json:"backoff,omitempty"`
+	}
+	backoffDocument struct {
+		Curve     string   `json:"curve"`
+		Immediate int      `json:"immediate,omitempty"`
+		Delay     string   `json:"delay,omitempty"`
+		Base      string   `json:"base,omitempty"`
+		Step      string   `json:"step,omitempty"`
+		Factor    float64  `json:"factor,omitempty"`
+		Max       string   `json:"max,omitempty"`
+		Steps     []string `json:"steps,omitempty"`
+	}
+	jitterDocument struct {
+		Kind     string  `json:"kind"`
+		Fraction float64 `json:"fraction"`
+	}
+)
+
+// JSON returns the file as JSON, which [Parse] reads back as an equal File. It fails, and says why, where the file is not
+// valid or a policy holds what no file can: a curve that is a function or a user's own type, a random source, or a rule whose
+// errors are told by anything but classes.
+func (f *File) JSON() ([]byte, error) { return f.marshal(".json") }
+
+// YAML returns the file as YAML; see [File.JSON].
+func (f *File) YAML() ([]byte, error) { return f.marshal(".yaml") }
+
+func (f *File) marshal(extension string) ([]byte, error) {
+	doc := fileDocument{Default: f.Default, Policies: map[string]policyDocument{}, Queues: map[string]queueDocument{}, Types: f.Types}
+	for name, p := range f.Policies {
+		d, err := documentOf(p)
+		if err != nil {
+			return nil, fmt.Errorf("policyfile: policy %q: %w", name, err)
+		}
+		doc.Policies[name] = d
+	}
+	for name, q := range f.Queues {
+		doc.Queues[name] = queueDocument(q)
+	}
+	data, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("policyfile: %w", err)
+	}
+	data = append(data, '\n')
+	if extension == ".yaml" {
+		if data, err = yaml.JSONToYAML(data); err != nil {
+			return nil, fmt.Errorf("policyfile: %w", err)
+		}
+	}
+	// What is written must be readable.
+	if _, err := Parse("policies"+extension, data, Options{Classes: f.classes}); err != nil {
+		return nil, fmt.Errorf("policyfile: the file would not be valid: %w", err)
+	}
+	return data, nil
+}
+
+func documentOf(p policy.Policy) (d policyDocument, err error) {
+	if p.Rand != nil {
+		return d, fmt.Errorf("a Rand is set: a file cannot hold a random source")
+	}
+	d = policyDocument{
+		MaxAttempts: countText(p.MaxAttempts), MaxLapses: countText(p.MaxLapses), MaxSnoozes: countText(p.MaxSnoozes),
+		MaxAge: durationOrNone(p.MaxAge), MinDelay: durationOrNone(p.MinDelay),
+		MaxDelay: durationOrNone(p.MaxDelay), MaxRetryAfter: durationOrNone(p.MaxRetryAfter),
+	}
+	switch p.Jitter.Kind {
+	case policy.JitterNone:
+	case policy.JitterProportional, policy.JitterAdditive:
+		d.Jitter = jitterDocument{p.Jitter.Kind.String(), p.Jitter.Fraction}
+	default:
+		d.Jitter = p.Jitter.Kind.String()
+	}
+	if d.Backoff, err = backoffOf(p.Backoff); err != nil {
+		return d, err
+	}
+	for i, r := range p.Rules {
+		rule, err := ruleOf(r)
+		if err != nil {
+			return d, fmt.Errorf("Rules[%d].%w", i, err)
+		}
+		d.Rules = append(d.Rules, rule)
+	}
+	return d, nil
+}
+
+func ruleOf(r policy.Rule) (d ruleDocument, err error) {
+	d = ruleDocument{Name: r.Name, MaxAttempts: countText(r.MaxAttempts)}
+	if r.Action != 0 {
+		d.Action = r.Action.String()
+	}
+	if r.Backoff != nil {
+		if d.Backoff, err = backoffOf(r.Backoff); err != nil {
+			return d, err
+		}
+	}
+	any, several := r.Match.(policy.AnyOf)
+	if !several {
+		d.Class, err = className(r.Match)
+		return d, err
+	}
+	var names []string
+	for _, m := range any {
+		name, err := className(m)
+		if err != nil {
+			return d, err
+		}
+		names = append(names, name)
+	}
+	d.Class = names
+	return d, nil
+}
+
+func className(m policy.Matcher) (string, error) {
+	switch m := m.(type) {
+	case classify.Class:
+		return string(m), nil
+	case own:
+		return m.name, nil
+	default:
+		return "", fmt.Errorf("the Match is %T: a file can hold a classify.Class, or a class of Options.Classes", m)
+	}
+}
+
+func backoffOf(b policy.Backoff) (*backoffDocument, error) {
+	d := &backoffDocument{}
+	if i, ok := b.(policy.Immediate); ok {
+		d.Immediate, b = i.Attempts, i.Then
+	}
+	switch c := b.(type) {
+	case policy.Fixed:
+		d.Curve, d.Delay = "fixed", durationString(time.Duration(c))
+	case policy.Linear:
+		d.Curve, d.Base, d.Step, d.Max = "linear", durationString(c.Base), durationString(c.Step), durationOrNone(c.Max)
+	case policy.Exponential:
+		d.Curve, d.Base, d.Factor, d.Max = "exponential", durationString(c.Base), c.Factor, durationOrNone(c.Max)
+	case policy.Steps:
+		d.Curve = "steps"
+		for _, step := range c {
+			d.Steps = append(d.Steps, durationString(step))
+		}
+	default:
+		return nil, fmt.Errorf("the Backoff is %T: a file can hold Fixed, Linear, Exponential, Steps, and an Immediate before them", b)
+	}
+	return d, nil
+}
+
+func countText(n int) any {
+	switch n {
+	case 0:
+		return nil
+	case policy.Unlimited:
+		return "unlimited"
+	case policy.NoLapses:
+		return "none"
+	default:
+		return n
+	}
+}
+
+func durationOrNone(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return durationString(d)
+}
+
+// durationString is d without the parts that are 0: "1m" for "1m0s".
+func durationString(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
