@@ -74,8 +74,19 @@ func (l ladder) stretch() float64 {
 			worst = max(worst, float64(l[i].limit)/float64(l[i-1].limit)-1)
 		}
 	}
-	return worst
+	return (1+worst)*(1+1.0/clockShare) - 1
 }
+
+// Erlang brings its clock into line with the system's by letting it run faster or slower for a while, by a hundredth at most, and
+// RabbitMQ measures delays with it. A retry would come early by as much after the system's clock was set. So it is held for
+// longer by that, up to a limit, since the correction is of some milliseconds as a rule.
+const (
+	clockShare  = 100 // the inverse of a hundredth
+	clockMargin = 50 * time.Millisecond
+)
+
+// held is for how long the broker is told to hold a message that is to wait for d.
+func held(d time.Duration) time.Duration { return d + min(d/clockShare, clockMargin) }
 
 // expiration is a delay as RabbitMQ takes it: whole milliseconds, in decimal digits. The broker counts from the beginning
 // of the millisecond in which the message arrived, so that one more is needed for it never to be early.

@@ -80,17 +80,18 @@ func TestABandHoldsItsDelays(t *testing.T) {
 }
 
 // RabbitMQ wants whole milliseconds in decimal digits, counts them from the beginning of the one in which a message came, and takes
-// 2^32-1 of them at most.
+// 2^32-1 of them at most. A hundredth, 50 ms at most, is for its clock.
 func TestExpirations(t *testing.T) {
 	for delay, want := range map[time.Duration]string{
 		1:                                     "2",
 		400 * time.Microsecond:                "2",
-		time.Millisecond:                      "2",
-		1500*time.Millisecond + 700_000:       "1502",
-		time.Second:                           "1001",
-		24 * time.Hour:                        "86400001",
-		rabbit.MaxDelay:                       "4294800001",
-		1234567*time.Second + time.Nanosecond: "1234567002",
+		time.Millisecond:                      "3",
+		1500*time.Millisecond + 700_000:       "1517",
+		time.Second:                           "1011",
+		5 * time.Second:                       "5051",
+		24 * time.Hour:                        "86400051",
+		rabbit.MaxDelay:                       "4294800051",
+		1234567*time.Second + time.Nanosecond: "1234567052",
 	} {
 		require.Equal(t, want, rabbit.Expiration(delay), "%v", delay)
 	}

@@ -126,7 +126,7 @@ func (q *Queue) park(p *parcel, delay time.Duration) {
 	b := q.ladder[q.ladder.index(delay)]
 	p.exchange, p.needs = q.top.retry, []part{backPart, {band: b}}
 	p.msg.Headers[headerBand] = b.text()
-	p.msg.Expiration = strconv.FormatInt(expiration(delay), 10)
+	p.msg.Expiration = strconv.FormatInt(expiration(held(delay)), 10)
 }
 
 // parcel addresses a message, with the number by which it is known again.

@@ -18,9 +18,13 @@
 //	orders.retry.dead       an exchange: leads dead letters to orders_dlq
 //
 // The limits of the parking queues lie on a fixed ladder, 24 to a decade; each is declared when it is first needed, or ahead
-// of need by Queue.Declare. A copy carries its exact delay, so it is never early, and exact where others with about its delay are
-// sparse. Where they are many it can be late by the width of its band: a tenth of the delay, see Queue.Limits and
+// of need by Queue.Declare. A copy carries its own delay, so that it waits no longer where others with about its delay are
+// sparse. Where they are many it can be late by the width of its band: about a tenth of the delay, see Queue.Limits and
 // Options.BandsPerDecade. Queue.ParkingQueues tells which of them a policy will use.
+//
+// Delays are by the broker's clock. Erlang brings its clock into line with the system's by letting it run faster or slower for a
+// while, by a hundredth at most. So each copy is held for a hundredth longer than its delay, 50 ms at most, and is not early
+// by the consumer's clock either, unless a system's clock was set by more than that while it waited.
 //
 // The arguments of a parking queue depend on its name alone. Another policy uses other parking queues, and what waits in
 // the old ones comes back in its time.

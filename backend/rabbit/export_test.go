@@ -72,7 +72,7 @@ func (q *Queue) Band(d time.Duration) string { return q.ladder[q.ladder.index(d)
 func (q *Queue) BandLimit(d time.Duration) time.Duration { return q.ladder[q.ladder.index(d)].delay() }
 
 // Expiration returns a delay as it is sent.
-func Expiration(d time.Duration) string { return strconv.FormatInt(expiration(d), 10) }
+func Expiration(d time.Duration) string { return strconv.FormatInt(expiration(held(d)), 10) }
 
 // Count reads a header that counts.
 func Count(value any) int { return count(value) }

@@ -100,7 +100,9 @@ func TestManyMixedWaitsEndInTime(t *testing.T) {
 		batch := make([]backend.Settlement, len(ds))
 		for i, d := range ds {
 			by := now.Sub(due[d.ID])
-			require.GreaterOrEqual(t, by, time.Duration(0), "%s is early", d.ID)
+			// A broker that brings its clock into line runs fast by a hundredth, of which 50 ms are made up for.
+			fast := max(delays[d.ID]/100-50*time.Millisecond, 0)
+			require.GreaterOrEqual(t, by, -fast, "%s is early", d.ID)
 			require.LessOrEqual(t, by, time.Duration(stretch*float64(delays[d.ID]))+slack, "%s, after a wait of %v", d.ID, delays[d.ID])
 			late = append(late, by)
 			batch[i] = ack

@@ -238,7 +238,7 @@ func (q *Queue) Create(ctx context.Context) error {
 // Name returns the queue's name.
 func (q *Queue) Name() string { return q.name }
 
-// Limits tells that delays are rounded up to milliseconds, that one may be late by a tenth where others of about its length
+// Limits tells that delays are rounded up to milliseconds, that one may be late by about a tenth where others of about its length
 // wait too (Limits.Stretch, which follows Options.BandsPerDecade), that a body is any bytes, that a lease lasts as long as
 // the connection that it came by, or Options.ConsumerTimeout, and that the record of a retry is short.
 func (q *Queue) Limits() backend.Limits {

@@ -59,7 +59,7 @@ func (t *topology) parking(b band) string { return t.prefix + b.text() }
 func (t *topology) parkingArguments(b band) amqp.Table {
 	return amqp.Table{
 		argType:                  string(Quorum),
-		"x-message-ttl":          expiration(b.delay()),
+		"x-message-ttl":          expiration(held(b.delay())),
 		"x-dead-letter-exchange": t.back,
 		"x-dead-letter-strategy": "at-least-once",
 		"x-overflow":             "reject-publish",
