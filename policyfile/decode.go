@@ -278,7 +278,7 @@ func inFile(path string) string {
 var hump = regexp.MustCompile(`([a-z])([A-Z])`)
 
 // inFileWords writes the fields that policy.Policy.Validate names as a file does.
-var inFileWords = strings.NewReplacer("MaxAttempts", "max_attempts", "MaxAge", "max_age", "MaxDelay", "max_delay", "Base", "base")
+var inFileWords = strings.NewReplacer("MaxAttempts", "max_attempts", "MaxAge", "max_age", "MinDelay", "min_delay", "MaxDelay", "max_delay", "Backoff", "backoff", "Base", "base")
 
 // count reads a number of 1 or more, or a word for one.
 func (d *decoder) count(into *int, want string, words ...string) func(*node, string) {

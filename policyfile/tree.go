@@ -55,7 +55,7 @@ func (n *node) get(key string) *node {
 	return nil
 }
 
-// at returns the value at a path, such as "rules[1].backoff.max", as far as the document goes; nil if not a step.
+// at returns the value at a path, such as "rules[1].backoff.max", or the last one on the way to it; nil if there is none.
 func (n *node) at(path string) *node {
 	var found *node
 	for step := range strings.SplitSeq(path, ".") {

@@ -2,6 +2,8 @@ package policyfile
 
 import (
 	"errors"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -17,6 +19,7 @@ func parseYAML(file string, data []byte) (n *node, faults []*Fault) {
 			n, faults = nil, []*Fault{newFault(place{file, 1, 1}, "", "not YAML: the parser gave up: %v", v)}
 		}
 	}()
+	r := &yamlReader{file: file, lines: strings.Split(string(data), "\n"), anchors: map[string]*node{}}
 	tree, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		at := place{file, 1, 1}
@@ -24,13 +27,10 @@ func parseYAML(file string, data []byte) (n *node, faults []*Fault) {
 		problem := err.Error()
 		if errors.As(err, &syntax) {
 			problem = syntax.GetMessage()
-			if t := syntax.GetToken(); t != nil && t.Position != nil {
-				at = place{file, t.Position.Line, t.Position.Column}
-			}
+			at = r.at(syntax.GetToken())
 		}
 		return nil, []*Fault{newFault(at, "", "not YAML: %s", problem)}
 	}
-	r := &yamlReader{file: file, anchors: map[string]*node{}}
 	var documents []*ast.DocumentNode
 	for _, doc := range tree.Docs {
 		if doc.Body != nil {
@@ -50,6 +50,7 @@ func parseYAML(file string, data []byte) (n *node, faults []*Fault) {
 
 type yamlReader struct {
 	file    string
+	lines   []string
 	anchors map[string]*node
 	faults  []*Fault // what keeps the document from being understood
 }
@@ -58,7 +59,9 @@ func (r *yamlReader) at(t *token.Token) place {
 	if t == nil || t.Position == nil {
 		return place{r.file, 1, 1}
 	}
-	return place{r.file, t.Position.Line, t.Position.Column}
+	// The parser may see what is missing behind the end.
+	line := min(max(t.Position.Line, 1), len(r.lines))
+	return place{r.file, line, min(max(t.Position.Column, 1), utf8.RuneCountInString(r.lines[line-1])+1)}
 }
 
 // refuse notes a fault, and returns a node to go on with.
