@@ -57,9 +57,9 @@ func ExampleQueue_ParkingQueues() {
 	}
 	// Output:
 	// bands  none  ±15%  equal  full  later by up to
-	//    24     7    29    51    85  11%
-	//    12     7    18    26    43  21%
-	//     6     7    12    13    22  47%
+	//    24     7    29    51    85  12%
+	//    12     7    18    26    43  23%
+	//     6     7    12    13    22  48%
 }
 
 // A delay is rounded up to a millisecond, and cut to the longest that a parking queue holds.

@@ -46,7 +46,11 @@ func BenchmarkConsumer(b *testing.B) {
 				for b.Loop() {
 					var ratios, raws, consumers []float64
 					for range benchPairs {
-						raw := perSecond(b, kind, bc.messages, func(q *rabbit.Queue) { bc.raw(openRaw(b, q), b, bc.messages) })
+						raw := perSecond(b, kind, bc.messages, func(q *rabbit.Queue) {
+							r := openRaw(b, q)
+							bc.raw(r, b, bc.messages)
+							require.NoError(b, r.conn.Close())
+						})
 						ours := perSecond(b, kind, bc.messages, func(q *rabbit.Queue) { handleAll(b, q, bc.messages, bc.result) })
 						raws, consumers, ratios = append(raws, raw), append(consumers, ours), append(ratios, ours/raw)
 					}
@@ -120,6 +124,7 @@ func median(values []float64) float64 {
 
 // rawLoop is what one would write by hand for speed alone: it handles nothing, counts nothing, and stops at the first error.
 type rawLoop struct {
+	conn       *amqp.Connection
 	ch         *amqp.Channel
 	deliveries <-chan amqp.Delivery
 	parking    string
@@ -129,7 +134,6 @@ func openRaw(b *testing.B, q *rabbit.Queue) *rawLoop {
 	b.Helper()
 	conn, err := amqp.Dial(brokertest.Rabbit(b))
 	require.NoError(b, err)
-	b.Cleanup(func() { conn.Close() })
 	ch, err := conn.Channel()
 	require.NoError(b, err)
 	require.NoError(b, ch.Qos(benchPrefetch, 0, false))
@@ -138,7 +142,7 @@ func openRaw(b *testing.B, q *rabbit.Queue) *rawLoop {
 	require.NoError(b, err)
 	parking := q.ParkingQueues(delayed)
 	require.Len(b, parking, 1)
-	return &rawLoop{ch, deliveries, parking[0]}
+	return &rawLoop{conn, ch, deliveries, parking[0]}
 }
 
 // batches calls f with what is there, at most 100 at once, until n messages were there.

@@ -30,13 +30,16 @@ func TestRabbitConsumerOutlivesCutsAndRestarts(t *testing.T) {
 	if os.Getenv("ENDURANCE_FULL") != "" {
 		messages, seconds = 10_000, 60
 	}
-	for name, perMilleFailed := range map[string]uint32{"handler that fails now and then": 400, "handler that succeeds": 0} {
-		t.Run(name, func(t *testing.T) {
+	for _, c := range []struct {
+		kind           rabbit.Type
+		perMilleFailed uint32
+	}{{rabbit.Quorum, 400}, {rabbit.Quorum, 0}, {rabbit.Classic, 400}, {rabbit.Classic, 0}} {
+		t.Run(fmt.Sprintf("%s queue, %d failures in 1000", c.kind, c.perMilleFailed), func(t *testing.T) {
 			t.Parallel()
 			server := brokertest.PrivateRabbit(t)
 			link := brokertest.Proxy(t, server.URL())
 			quiet := slog.New(slog.DiscardHandler)
-			near := openRabbit(t, server.URL(), "orders", rabbit.Options{Logger: quiet})
+			near := openRabbit(t, server.URL(), "orders", rabbit.Options{Type: c.kind, Logger: quiet})
 			require.NoError(t, near.Create(t.Context()))
 			require.NoError(t, near.Declare(t.Context(), patient))
 			declared := time.Now()
@@ -46,8 +49,8 @@ func TestRabbitConsumerOutlivesCutsAndRestarts(t *testing.T) {
 			acked := make(map[string]int) // how often each message was
 			var beyond []string           // deliveries that the policy does not allow
 			const places = 50
-			pace := time.Duration(seconds) * time.Second * places / time.Duration(messages) / 2 // so that the cuts meet a consumer at work
-			c := &consumer.Consumer{
+			pace := time.Duration(seconds) * time.Second * places / time.Duration(messages) // so that the cuts meet a consumer at work
+			working := &consumer.Consumer{
 				Queue: openRabbit(t, link.URL(), "orders", rabbit.Options{Logger: quiet}), Policy: patient, Concurrency: places, Logger: quiet,
 				Handler: consumer.HandlerFunc(func(ctx context.Context, d *backend.Delivery) error {
 					if d.Attempt > patient.MaxAttempts || d.Lapses > policy.DefaultMaxLapses {
@@ -60,7 +63,7 @@ func TestRabbitConsumerOutlivesCutsAndRestarts(t *testing.T) {
 					case <-ctx.Done():
 						return context.Cause(ctx)
 					}
-					if perMille(d) < perMilleFailed {
+					if perMille(d) < c.perMilleFailed {
 						return errors.New("by chance")
 					}
 					return nil
@@ -75,7 +78,7 @@ func TestRabbitConsumerOutlivesCutsAndRestarts(t *testing.T) {
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
-			go func() { ended <- c.Run(ctx) }()
+			go func() { ended <- working.Run(ctx) }()
 
 			// RabbitMQ can forget a queue that it has made in the three seconds before it stops.
 			time.Sleep(time.Until(declared.Add(3 * time.Second)))
@@ -109,7 +112,7 @@ func TestRabbitConsumerOutlivesCutsAndRestarts(t *testing.T) {
 			}
 			t.Logf("%d messages, %d acked more often than once or dead-lettered beside, %d dead letters", messages, duplicates, len(buried))
 			require.Len(t, there, messages, "none is lost")
-			if perMilleFailed == 0 {
+			if c.perMilleFailed == 0 {
 				require.Empty(t, buried)
 			} else {
 				require.NotEmpty(t, buried)
