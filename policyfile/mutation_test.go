@@ -42,13 +42,13 @@ func mutate(r *rand.Rand, text string) string {
 		case 4:
 			n := r.IntN(len(lines))
 			text = strings.Join(append(append([]string{}, lines[:n]...), lines[min(n+1, len(lines)-1):]...), "")
+		case 5:
+			n := r.IntN(len(lines))
+			text = strings.Join(append(append([]string{}, lines[:n+1]...), lines[n:]...), "")
 		default:
 			if i := strings.IndexAny(text, "123456789"[r.IntN(9):]); i >= 0 {
 				text = text[:i] + strconv.Itoa(r.IntN(10)) + text[i+1:]
 			}
-		case 5:
-			n := r.IntN(len(lines))
-			text = strings.Join(append(append([]string{}, lines[:n+1]...), lines[n:]...), "")
 		}
 		if strings.Trim(text, " \n:,{}[]\"") == "" {
 			return text
