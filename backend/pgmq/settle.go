@@ -33,32 +33,33 @@ type item struct {
 	outcome  backend.Outcome
 	index    int // in the caller's batch
 	delay    time.Duration
-	from, to int // of what is merged into the message's headers, in its work's docs
+	from, to int // of what is merged into the message's headers, in its draft's docs
 }
 
-// work is what settling a batch takes while it is under way. It is used again: made anew each time, its tens of kilobytes
-// kept the garbage collector busier than all else did.
-type work struct {
+// draft is what a batch of settlements is to write. It is used again: made anew each time, its tens of kilobytes kept the
+// garbage collector busier than all else did.
+type draft struct {
 	items [ways][]item
 	docs  []byte // for the headers, one JSON object after the other
 	array []byte // those of one statement, as a JSON array
 }
 
-var works = sync.Pool{New: func() any { return new(work) }}
+var drafts = sync.Pool{New: func() any { return new(draft) }}
 
-// keptWork bounds what a work keeps for the next batch.
-const keptWork = 1 << 20
+// keptDraft bounds, in bytes, the draft that is kept for the next batch.
+const keptDraft = 1 << 20
 
-func (w *work) done() {
-	if cap(w.docs) > keptWork || cap(w.array) > keptWork {
+// recycle gives the draft back, to be used again.
+func (d *draft) recycle() {
+	if cap(d.docs) > keptDraft || cap(d.array) > keptDraft {
 		return
 	}
-	for i, items := range w.items {
+	for i, items := range d.items {
 		clear(items)
-		w.items[i] = items[:0]
+		d.items[i] = items[:0]
 	}
-	w.docs = w.docs[:0]
-	works.Put(w)
+	d.docs = d.docs[:0]
+	drafts.Put(d)
 }
 
 // Settle implements backend.Subscription. Each of the three ways out of the queue (archived or deleted, back, dead-lettered)
@@ -69,8 +70,8 @@ func (s *subscription) Settle(ctx context.Context, batch []backend.Settlement) e
 		return err
 	}
 	defer s.work.Done()
-	work := works.Get().(*work)
-	defer work.done()
+	draft := drafts.Get().(*draft)
+	defer draft.recycle()
 	errs := make([]error, len(batch))
 	for i, st := range batch {
 		m, err := s.own(st)
@@ -82,9 +83,9 @@ func (s *subscription) Settle(ctx context.Context, batch []backend.Settlement) e
 			continue
 		}
 		m.gate.Lock()
-		work.add(st, m, i)
+		draft.add(st, m, i)
 	}
-	s.apply(ctx, work, errs)
+	s.apply(ctx, draft, errs)
 	return backend.NewBatchError(errs)
 }
 
@@ -102,52 +103,52 @@ func (s *subscription) own(st backend.Settlement) (*Message, error) {
 
 // add works out what a settlement writes. The counts are absolute, so that settling again after an unknown outcome counts
 // once.
-func (w *work) add(st backend.Settlement, m *Message, index int) {
+func (dr *draft) add(st backend.Settlement, m *Message, index int) {
 	d, counts := st.Delivery, m.counts
-	it := item{delivery: d, message: m, outcome: st.Outcome, index: index, delay: max(st.Delay, 0), from: len(w.docs)}
+	it := item{delivery: d, message: m, outcome: st.Outcome, index: index, delay: max(st.Delay, 0), from: len(dr.docs)}
 	// By the server's clock, as the other times in the record.
 	now := m.claimed.Add(time.Since(d.ReceivedAt))
 	way := back
 	switch {
 	case st.Outcome == backend.DeadLetter:
 		way = bury
-		w.docs = append(w.docs, `{"`+backend.HeaderID+`":`...)
-		w.docs = jsontext.AppendString(w.docs, d.ID)
-		w.record(d.Record(*st.Failure, now, true), backend.DefaultEnvelopeBudget)
+		dr.docs = append(dr.docs, `{"`+backend.HeaderID+`":`...)
+		dr.docs = jsontext.AppendString(dr.docs, d.ID)
+		dr.record(d.Record(*st.Failure, now, true), backend.DefaultEnvelopeBudget)
 	case st.Outcome == backend.Release:
 		counts.releases++
-		w.count(counts)
+		dr.count(counts)
 	case st.Outcome != backend.Retry:
 		way = remove
 	case st.AwaitDeadLetter:
 		counts.waits++
-		w.count(counts)
-		w.record(d.Record(*st.Failure, now, false), backend.DefaultEnvelopeBudget)
+		dr.count(counts)
+		dr.record(d.Record(*st.Failure, now, false), backend.DefaultEnvelopeBudget)
 	case st.Uncharged:
 		counts.snoozes++
-		w.count(counts)
+		dr.count(counts)
 	default:
 		counts.failures++
-		w.count(counts)
+		dr.count(counts)
 		if st.Failure != nil {
-			w.record(retryRecord(d.Record(*st.Failure, now, false), d, m), 1) // the smallest budget that there is
+			dr.record(retryRecord(d.Record(*st.Failure, now, false), d, m), 1) // the smallest budget that there is
 		}
 	}
 	if way != remove {
-		w.docs = append(w.docs, '}')
+		dr.docs = append(dr.docs, '}')
 	}
-	it.to = len(w.docs)
-	w.items[way] = append(w.items[way], it)
+	it.to = len(dr.docs)
+	dr.items[way] = append(dr.items[way], it)
 }
 
-func (w *work) count(c counts) {
-	w.docs = append(w.docs, `{"`+headerCounts+`":`...)
-	w.docs = c.appendTo(w.docs)
+func (d *draft) count(c counts) {
+	d.docs = append(d.docs, `{"`+headerCounts+`":`...)
+	d.docs = c.appendTo(d.docs)
 }
 
-func (w *work) record(f backend.Failure, budget int) {
-	w.docs = append(w.docs, `,"`+backend.HeaderFailure+`":`...)
-	w.docs = f.AppendEncode(w.docs, budget)
+func (d *draft) record(f backend.Failure, budget int) {
+	d.docs = append(d.docs, `,"`+backend.HeaderFailure+`":`...)
+	d.docs = f.AppendEncode(d.docs, budget)
 }
 
 // retryRecord is the record of a failure that is not the last: why the message waits, and what is written once. The database
@@ -169,21 +170,21 @@ func retryRecord(f backend.Failure, d *backend.Delivery, m *Message) backend.Fai
 }
 
 // apply carries out the settlements and ends each: its error, if any, goes to errs.
-func (s *subscription) apply(ctx context.Context, work *work, errs []error) {
-	for w, items := range work.items {
+func (s *subscription) apply(ctx context.Context, draft *draft, errs []error) {
+	for w, items := range draft.items {
 		slices.SortFunc(items, func(a, b item) int { return cmp.Compare(a.message.MsgID, b.message.MsgID) })
 		for chunk := range slices.Chunk(items, settleBatch) {
-			s.applyAll(ctx, work, way(w), chunk, errs)
+			s.applyAll(ctx, draft, way(w), chunk, errs)
 		}
 	}
 }
 
 // applyAll carries out settlements of one way in one statement, or each in one of its own if that is refused.
-func (s *subscription) applyAll(ctx context.Context, work *work, w way, items []item, errs []error) {
-	done, err := s.execute(ctx, work, w, items)
+func (s *subscription) applyAll(ctx context.Context, draft *draft, w way, items []item, errs []error) {
+	done, err := s.execute(ctx, draft, w, items)
 	if err != nil && len(items) > 1 && refusesData(err) {
 		for i := range items {
-			s.applyAll(ctx, work, w, items[i:i+1], errs)
+			s.applyAll(ctx, draft, w, items[i:i+1], errs)
 		}
 		return
 	}
@@ -210,7 +211,7 @@ func (s *subscription) applyAll(ctx context.Context, work *work, w way, items []
 }
 
 // execute runs the statement of a way and tells which items it found.
-func (s *subscription) execute(ctx context.Context, work *work, w way, items []item) (done []bool, err error) {
+func (s *subscription) execute(ctx context.Context, draft *draft, w way, items []item) (done []bool, err error) {
 	args, sql := fenceOf(items), s.sql.remove
 	switch w {
 	case back:
@@ -218,9 +219,9 @@ func (s *subscription) execute(ctx context.Context, work *work, w way, items []i
 		for i, it := range items {
 			delays[i] = micros(it.delay)
 		}
-		args, sql = append(args, delays, work.headers(items, s.queue.plansKept)), s.sql.back
+		args, sql = append(args, delays, draft.headers(items, s.queue.plansKept)), s.sql.back
 	case bury:
-		args, sql = append(args, work.headers(items, s.queue.plansKept)), s.sql.bury
+		args, sql = append(args, draft.headers(items, s.queue.plansKept)), s.sql.bury
 	}
 	return query(ctx, s.queue, marks(len(items)), sql, args...)
 }
@@ -237,19 +238,19 @@ func fenceOf(items []item) []any {
 
 // headers returns what is merged into each item's headers, as one JSON array: a text array would be copied twice more on its
 // way. It is a string, or where pgx knows the parameter's type the bytes as they are, which last until the next call.
-func (w *work) headers(items []item, typed bool) any {
-	w.array = append(w.array[:0], '[')
+func (d *draft) headers(items []item, typed bool) any {
+	d.array = append(d.array[:0], '[')
 	for i, it := range items {
 		if i > 0 {
-			w.array = append(w.array, ',')
+			d.array = append(d.array, ',')
 		}
-		w.array = append(w.array, w.docs[it.from:it.to]...)
+		d.array = append(d.array, d.docs[it.from:it.to]...)
 	}
-	w.array = append(w.array, ']')
+	d.array = append(d.array, ']')
 	if typed {
-		return w.array
+		return d.array
 	}
-	return string(w.array)
+	return string(d.array)
 }
 
 // failed is the error of items whose statement failed.
@@ -335,23 +336,23 @@ func (s *subscription) wake(items []item, done []bool) {
 
 // giveBack releases deliveries that nobody will settle.
 func (s *subscription) giveBack(ctx context.Context, ds []*delivery) error {
-	work := works.Get().(*work)
-	defer work.done()
+	draft := drafts.Get().(*draft)
+	defer draft.recycle()
 	for _, d := range ds {
 		if d.BeginSettle() != nil {
 			continue
 		}
 		d.message.gate.Lock()
-		work.add(backend.Settlement{Delivery: &d.Delivery, Outcome: backend.Release}, &d.message, len(work.items[back]))
+		draft.add(backend.Settlement{Delivery: &d.Delivery, Outcome: backend.Release}, &d.message, len(draft.items[back]))
 	}
-	errs := make([]error, len(work.items[back]))
+	errs := make([]error, len(draft.items[back]))
 	known := make([]bool, len(errs)) // that they are held
-	for _, it := range work.items[back] {
+	for _, it := range draft.items[back] {
 		known[it.index] = it.message.unsure == 0
 	}
-	s.apply(ctx, work, errs)
+	s.apply(ctx, draft, errs)
 	var failed []error
-	for _, it := range work.items[back] {
+	for _, it := range draft.items[back] {
 		it.delivery.MarkLost()
 		if err := errs[it.index]; err != nil && known[it.index] && !errors.Is(err, backend.ErrLeaseLost) {
 			failed = append(failed, err)

@@ -35,8 +35,8 @@ type subscription struct {
 const leastSweep = 128
 
 // Subscribe begins to receive. It fails if the queue is not fit for use, see Check, and matches backend.ErrQueueNotFound if
-// the queue, its dead-letter queue or PGMQ is missing. It says
-// nothing of what is no more than a warning. The lease must be 1 ms at least.
+// the queue, its dead-letter queue or PGMQ is missing. It says nothing of what is no more than a warning. The lease must be
+// 1 ms at least.
 func (q *Queue) Subscribe(ctx context.Context, opts backend.SubscribeOptions) (backend.Subscription, error) {
 	if opts.Lease < time.Millisecond {
 		return nil, q.errorf("subscribe", fmt.Errorf("SubscribeOptions.Lease is %v: set it to the time between two heartbeats and a reserve, 1 ms at least", opts.Lease))
