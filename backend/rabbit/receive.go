@@ -570,13 +570,7 @@ func (s *subscription) countAll(ds []*delivery) ([]*delivery, error) {
 	for i, p := range parcels {
 		d := sent[i]
 		m := &d.message
-		var err error
-		if m.unsure == p {
-			err = p.later(ctx)
-		} else {
-			err = q.copies.await(ctx, p)
-		}
-		m.unsure = nil
+		err := m.confirmed(ctx, q.copies, p)
 		if err == nil {
 			// If the channel is gone the message comes back, and is counted once more.
 			_ = m.session.end(context.Background(), m, ack)
@@ -584,9 +578,6 @@ func (s *subscription) countAll(ds []*delivery) ([]*delivery, error) {
 		}
 		if errors.Is(err, backend.ErrUnknown) {
 			q.log.Debug("rabbit: the copy of a message may be there twice", "message_id", d.ID, "error", err)
-			if !p.ended() {
-				m.unsure = p
-			}
 		}
 		left, errs = append(left, d), append(errs, err)
 	}

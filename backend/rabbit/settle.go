@@ -206,19 +206,30 @@ func (s *subscription) resume(it *item) bool {
 
 // confirmed waits until the broker has an item's copy.
 func (s *subscription) confirmed(ctx context.Context, it *item) error {
-	m, p := it.message, it.parcel
+	lane := s.queue.copies
+	if it.Outcome == backend.DeadLetter {
+		lane = s.queue.graves
+	}
+	m := it.message
+	err := m.confirmed(ctx, lane, it.parcel)
+	if m.unsure != nil {
+		m.unsureOf = it.Settlement
+	}
+	return err
+}
+
+// confirmed waits until the broker has a copy that was posted to a lane. One of which that is not known in time is the one
+// that the message is unsure of, so that no other follows it.
+func (m *Message) confirmed(ctx context.Context, l *lane, p *parcel) error {
 	var err error
-	switch {
-	case m.unsure == p:
+	if m.unsure == p {
 		err = p.later(ctx)
-	case it.Outcome == backend.DeadLetter:
-		err = s.queue.graves.await(ctx, p)
-	default:
-		err = s.queue.copies.await(ctx, p)
+	} else {
+		err = l.await(ctx, p)
 	}
 	m.unsure = nil
 	if errors.Is(err, backend.ErrUnknown) && !p.ended() {
-		m.unsure, m.unsureOf = p, it.Settlement
+		m.unsure = p
 	}
 	return err
 }
