@@ -68,9 +68,10 @@ type Consumer struct {
 	Lease time.Duration
 
 	// Timeout bounds the time of one handler call. When it has passed, the handler's context is cancelled with a
-	// *TimeoutError as its cause and the attempt has failed, with reason timeout; a handler that does not return soon after
-	// that is left to itself, holding its place among the Concurrency, and the message is settled without it. The default
-	// is DefaultTimeout, or nine tenths of what the broker allows if that is less.
+	// *TimeoutError as its cause. An error that the handler returns after that is a failure with reason timeout, and nil is
+	// a success all the same. A handler that does not return soon has failed for the same reason: it is left to itself,
+	// holding its place among the Concurrency, and the message is settled without it. The default is DefaultTimeout, or nine
+	// tenths of what the broker allows if that is less.
 	Timeout time.Duration
 
 	// Grace is how long running handlers may go on when Run's context ends, before their contexts are cancelled. The
@@ -119,9 +120,8 @@ const (
 //
 // It returns an error at start if the configuration is invalid, if the queue or its dead-letter queue does not exist
 // (backend.ErrQueueNotFound), or if the broker cannot keep what a policy asks for (each a backend.Finding, for errors.As); and
-// later if the subscription ends by
-// itself, or if handlers did not return although they were cancelled. Faults of the broker that pass, a restart for
-// example, do not end Run.
+// later if the subscription ends by itself, or if handlers did not return although they were cancelled. Faults of the broker
+// that pass, a restart for example, do not end Run.
 func (c *Consumer) Run(ctx context.Context) error {
 	if err := c.begin(); err != nil {
 		return err

@@ -33,11 +33,11 @@ func (c *handlerContext) Value(key any) any           { return c.context().Value
 func (c *handlerContext) context() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.make()
+	return c.contextLocked()
 }
 
-// make is called with c.mu held.
-func (c *handlerContext) make() *madeContext {
+// contextLocked is called with c.mu held.
+func (c *handlerContext) contextLocked() *madeContext {
 	if c.made == nil {
 		held, cancel := context.WithCancelCause(c.r.handlers)
 		ctx, stop := context.WithDeadlineCause(held, c.deadline(), c.r.timedOut)
@@ -53,7 +53,7 @@ func (c *handlerContext) make() *madeContext {
 func (c *handlerContext) lose(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.make().cancel(why)
+	c.contextLocked().cancel(why)
 }
 
 // end cancels the context after the handler has returned, for what the handler may have left running.

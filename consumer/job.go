@@ -36,9 +36,7 @@ type job struct {
 // run handles the delivery.
 func (j *job) run() {
 	r := j.r
-	if j.governing == nil {
-		j.governing = r.govern(j.d)
-	}
+	j.govern()
 	if j.refused() {
 		return
 	}
@@ -66,6 +64,14 @@ func (j *job) run() {
 			r.recordOutcome(err)
 			j.finish(err)
 		})
+}
+
+// govern finds the policy for the delivery, once: which it is the user's own function may say.
+func (j *job) govern() *governing {
+	if j.governing == nil {
+		j.governing = j.r.govern(j.d)
+	}
+	return j.governing
 }
 
 // refused settles a delivery that must not be handled: one that waits for its dead-letter queue, or that has used up what

@@ -39,8 +39,7 @@ func (q *quarantine) suspect(j *job) bool {
 	if q.r.room.size == 1 || limits.ReleaseCharged || limits.CountsReceives || j.d.DeadLetterWaits > 0 || j.d.Lapses == 0 {
 		return false
 	}
-	j.governing = q.r.govern(j.d)
-	limit := j.governing.policy.LapseLimit()
+	limit := j.govern().policy.LapseLimit()
 	if limit == policy.Unlimited {
 		limit = policy.DefaultMaxLapses
 	} else if j.d.Lapses > limit {
