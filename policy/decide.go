@@ -81,7 +81,7 @@ func (p Policy) Decide(f Failure) (d Decision) {
 		}
 	default:
 		if len(p.Rules) > 0 {
-			if d.Action, d.Reason = p.rule(f.Err, found, &d.why); d.Action != ActionRetry {
+			if d.Action, d.Reason = p.follow(f.Err, found, &d.why); d.Action != ActionRetry {
 				return d
 			}
 			d.Action = ActionDeadLetter
@@ -112,9 +112,9 @@ func (p Policy) Decide(f Failure) (d Decision) {
 	return d
 }
 
-// rule finds the rule for an error and makes p the policy for it. The action is
+// follow finds the rule for an error and makes p the policy for it. The action is
 // ActionRetry unless the rule gives the message up, for the reason beside it.
-func (p *Policy) rule(err error, found finding, why *why) (Action, Reason) {
+func (p *Policy) follow(err error, found finding, why *why) (Action, Reason) {
 	i := p.match(err)
 	if i < 0 {
 		return ActionRetry, ""
@@ -172,8 +172,9 @@ func (p *Policy) delay(f *Failure, found finding, why *why) time.Duration {
 // handler does. ok is false where it may not, and the decision is then to
 // dead-letter it: with ReasonAbandoned where it lapsed more often than
 // MaxLapses allows, else with ReasonExhausted where its attempt is above
-// MaxAttempts, the largest where rules have their own. Where ok is true the decision is the zero Decision. Age plays
-// no part: a message that was late from the start still runs once.
+// MaxAttempts, the largest where rules have their own. Where ok is true the
+// decision is the zero Decision. Age plays no part: a message that was late from
+// the start still runs once.
 func (p Policy) Admit(r Receipt) (d Decision, ok bool) {
 	if most := p.maxLapses(); most != Unlimited && r.Lapses > most {
 		return Decision{Action: ActionDeadLetter, Reason: ReasonAbandoned, why: why{

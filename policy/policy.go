@@ -105,9 +105,10 @@ func (p Policy) IsLast(attempt int) bool { return exhausts(p.attemptLimit(), max
 func (p Policy) LapseLimit() int { return p.maxLapses() }
 
 // MaxBackoff returns the longest delay that the backoff can choose, its own and
-// that of every rule, jitter included, over the attempts that MaxAttempts and MaxAge leave. For a curve
-// that is not of this package it looks at the first thousand attempts; where
-// there can be more, it returns the cap, or the largest Duration without one.
+// that of every rule, jitter included, over the attempts that MaxAttempts and
+// MaxAge leave. For a curve that is not of this package it looks at the first
+// thousand attempts; where there can be more, it returns the cap, or the largest
+// Duration without one.
 func (p Policy) MaxBackoff() time.Duration {
 	longest := p.longest()
 	if p.MaxAge > 0 {

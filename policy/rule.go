@@ -132,7 +132,8 @@ func (p *Policy) apply(r *Rule) {
 func (r *Rule) retries() bool { return r.Action != ActionDeadLetter && r.Action != ActionDiscard }
 
 // Branches returns the policies, without rules, of which p consists: first that for what no rule matches, then one for each
-// rule that retries, in their order. Whatever must know all delays that p can choose, or all its limits, looks at those of the branches.
+// rule that retries, in their order. Whatever must know all delays that p can choose, or all its limits, looks at those of
+// the branches.
 //
 // All else that decides about a message, such as MaxAge, is the same in all of them.
 func (p Policy) Branches() []Policy {
