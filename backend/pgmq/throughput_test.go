@@ -1,13 +1,9 @@
 package pgmq_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
-	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,18 +12,15 @@ import (
 
 	"github.com/redeliver/redeliver/backend"
 	"github.com/redeliver/redeliver/backend/pgmq"
-	"github.com/redeliver/redeliver/consumer"
 	"github.com/redeliver/redeliver/internal/brokertest"
+	"github.com/redeliver/redeliver/internal/versus"
 	"github.com/redeliver/redeliver/policy"
 )
 
-const (
-	pairs        = 7
-	pairMessages = 20_000
-)
+const pairMessages = 20_000
 
-// BenchmarkConsumer compares a whole consumer with the raw loop, in pairs that take turns, both with as many connections and
-// as many messages in hand. It reports the median of the pairs' ratios. One op is all pairs: run it with -benchtime 1x.
+// BenchmarkConsumer compares a whole consumer with the raw loop, both with as many connections and as many messages in hand.
+// Run it with -benchtime 1x: see versus.Compare.
 func BenchmarkConsumer(b *testing.B) {
 	for _, bc := range []struct {
 		name   string
@@ -41,23 +34,18 @@ func BenchmarkConsumer(b *testing.B) {
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			for b.Loop() {
-				var ratios, raws, consumers []float64
-				for range pairs {
-					raw := perSecond(b, func(p *pgxpool.Pool, q *pgmq.Queue) { bc.raw(newRaw(p, q.Name()), b, pairMessages) })
-					ours := perSecond(b, func(_ *pgxpool.Pool, q *pgmq.Queue) { consume(b, q, pairMessages, bc.result) })
-					raws, consumers, ratios = append(raws, raw), append(consumers, ours), append(ratios, ours/raw)
-				}
-				b.ReportMetric(median(raws), "raw-msg/s")
-				b.ReportMetric(median(consumers), "msg/s")
-				b.ReportMetric(median(ratios), "ratio")
-				b.ReportMetric(0, "ns/op")
+				versus.Compare(b, func() float64 {
+					return perSecond(b, func(p *pgxpool.Pool, q *pgmq.Queue) { bc.raw(newRaw(p, q.Name()), b, pairMessages) })
+				}, func() float64 {
+					return perSecond(b, func(_ *pgxpool.Pool, q *pgmq.Queue) { consume(b, q, bc.result) })
+				})
 			}
 		})
 	}
 }
 
 // BenchmarkConsumerWithBacklog compares a consumer whose queue holds half a million messages in backoff with one whose queue
-// holds none, in pairs that take turns, on a server of its own. One op is all pairs: run it with -benchtime 1x.
+// holds none, on a server of its own. Run it with -benchtime 1x: see versus.Compare.
 func BenchmarkConsumerWithBacklog(b *testing.B) {
 	const backlog = 500_000
 	server := brokertest.Private(b)
@@ -67,15 +55,9 @@ func BenchmarkConsumerWithBacklog(b *testing.B) {
 		execute(b, p, "INSERT INTO pgmq.q_"+busy.Name()+` (vt, read_ct, message) SELECT clock_timestamp() + interval '1 h' + i * interval '1 ms', 1,
 			jsonb_build_object('order', i, 'text', repeat('x', 200)) FROM generate_series(1, $1::int) i`, backlog)
 		rate := func(q *pgmq.Queue) float64 {
-			return timed(b, p, q, func() { consume(b, q, pairMessages, nil) })
+			return timed(b, p, q, func() { consume(b, q, nil) })
 		}
-		var ratios []float64
-		for range pairs {
-			none := rate(idle)
-			ratios = append(ratios, rate(busy)/none)
-		}
-		b.ReportMetric(median(ratios), "ratio")
-		b.ReportMetric(0, "ns/op")
+		versus.Compare(b, func() float64 { return rate(idle) }, func() float64 { return rate(busy) })
 	}
 }
 
@@ -113,31 +95,9 @@ func perSecond(b *testing.B, work func(*pgxpool.Pool, *pgmq.Queue)) float64 {
 	return timed(b, p, q, func() { work(p, q) })
 }
 
-// consume runs a consumer until n messages are settled.
-func consume(b *testing.B, q backend.Queue, n int, result error) {
+// consume handles all messages of a filled queue, which fail with result.
+func consume(b *testing.B, q backend.Queue, result error) {
 	b.Helper()
-	ctx, stop := context.WithCancel(b.Context())
-	var settled atomic.Int64
-	c := &consumer.Consumer{
-		Queue:       q,
-		Policy:      policy.Policy{Name: "bench", MaxAttempts: 3, Backoff: policy.Fixed(time.Hour), Jitter: policy.FullJitter, MinDelay: time.Minute},
-		Concurrency: benchWorkers * benchBatch,
-		Handler:     consumer.HandlerFunc(func(context.Context, *backend.Delivery) error { return result }),
-		Logger:      slog.New(slog.DiscardHandler),
-		Observer: consumer.ObserverFunc(func(_ context.Context, e consumer.Event) {
-			switch e.Kind {
-			case consumer.Succeeded, consumer.Retried, consumer.DeadLettered:
-				if settled.Add(1) == int64(n) {
-					stop()
-				}
-			}
-		}),
-	}
-	require.NoError(b, c.Run(ctx))
-	require.Equal(b, int64(n), settled.Load(), fmt.Sprintf("messages settled of %d", n))
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
+	hourly := policy.Policy{Name: "bench", MaxAttempts: 3, Backoff: policy.Fixed(time.Hour), Jitter: policy.FullJitter, MinDelay: time.Minute}
+	versus.Consume(b, q, hourly, benchWorkers*benchBatch, pairMessages, result)
 }

@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,18 +14,15 @@ import (
 
 	"github.com/redeliver/redeliver/backend"
 	"github.com/redeliver/redeliver/backend/rabbit"
-	"github.com/redeliver/redeliver/consumer"
 	"github.com/redeliver/redeliver/internal/brokertest"
+	"github.com/redeliver/redeliver/internal/versus"
 	"github.com/redeliver/redeliver/policy"
 )
 
-const (
-	benchPairs    = 7
-	benchPrefetch = 400
-)
+const benchPrefetch = 400
 
-// BenchmarkConsumer compares a whole consumer with loops over amqp091-go that do nothing else, in pairs that take turns, with
-// the same prefetch and durability. It reports the median of the pairs' ratios. One op is all pairs: run it with -benchtime 1x.
+// BenchmarkConsumer compares a whole consumer with loops over amqp091-go that do nothing else, with the same prefetch and
+// durability. Run it with -benchtime 1x: see versus.Compare.
 func BenchmarkConsumer(b *testing.B) {
 	failed := errors.New("connection refused")
 	for _, kind := range []rabbit.Type{rabbit.Quorum, rabbit.Classic} {
@@ -44,20 +38,17 @@ func BenchmarkConsumer(b *testing.B) {
 		} {
 			b.Run(string(kind)+"/"+bc.name, func(b *testing.B) {
 				for b.Loop() {
-					var ratios, raws, consumers []float64
-					for range benchPairs {
-						raw := perSecond(b, kind, bc.messages, func(q *rabbit.Queue) {
+					versus.Compare(b, func() float64 {
+						return perSecond(b, kind, bc.messages, func(q *rabbit.Queue) {
 							r := openRaw(b, q)
 							bc.raw(r, b, bc.messages)
 							require.NoError(b, r.conn.Close())
 						})
-						ours := perSecond(b, kind, bc.messages, func(q *rabbit.Queue) { handleAll(b, q, bc.messages, bc.result) })
-						raws, consumers, ratios = append(raws, raw), append(consumers, ours), append(ratios, ours/raw)
-					}
-					b.ReportMetric(median(raws), "raw-msg/s")
-					b.ReportMetric(median(consumers), "msg/s")
-					b.ReportMetric(median(ratios), "ratio")
-					b.ReportMetric(0, "ns/op")
+					}, func() float64 {
+						return perSecond(b, kind, bc.messages, func(q *rabbit.Queue) {
+							versus.Consume(b, q, delayed, benchPrefetch, bc.messages, bc.result)
+						})
+					})
 				}
 			})
 		}
@@ -92,35 +83,6 @@ func perSecond(b *testing.B, kind rabbit.Type, messages int, work func(*rabbit.Q
 
 // delayed makes all retries wait for an hour, in one parking queue.
 var delayed = policy.Policy{Name: "bench", MaxAttempts: 3, Backoff: policy.Fixed(time.Hour)}
-
-// handleAll runs a consumer until n messages are settled.
-func handleAll(b *testing.B, q backend.Queue, n int, result error) {
-	b.Helper()
-	ctx, stop := context.WithCancel(b.Context())
-	var settled atomic.Int64
-	c := &consumer.Consumer{
-		Queue:       q,
-		Policy:      delayed,
-		Concurrency: benchPrefetch,
-		Handler:     consumer.HandlerFunc(func(context.Context, *backend.Delivery) error { return result }),
-		Logger:      slog.New(slog.DiscardHandler),
-		Observer: consumer.ObserverFunc(func(_ context.Context, e consumer.Event) {
-			switch e.Kind {
-			case consumer.Succeeded, consumer.Retried:
-				if settled.Add(1) == int64(n) {
-					stop()
-				}
-			}
-		}),
-	}
-	require.NoError(b, c.Run(ctx))
-	require.Equal(b, int64(n), settled.Load(), "messages settled")
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
-}
 
 // rawLoop is what one would write by hand for speed alone: it handles nothing, counts nothing, and stops at the first error.
 type rawLoop struct {
