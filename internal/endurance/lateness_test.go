@@ -19,7 +19,7 @@ import (
 
 // Retries come back within moments of their due time, and never before.
 func TestRetriesAreInTime(t *testing.T) {
-	for name, queue := range map[string]func(testing.TB, int) backend.Queue{"pgmq": late, "rabbit": lateRabbit} {
+	for name, queue := range lateQueues {
 		t.Run(name, func(t *testing.T) {
 			lateness := retryLateness(t, queue, 100)
 			require.GreaterOrEqual(t, slices.Min(lateness), time.Duration(0), "a retry came early")
@@ -31,7 +31,7 @@ func TestRetriesAreInTime(t *testing.T) {
 // BenchmarkRetryLateness measures how long after its due time a retry reaches its handler, with a message due every few
 // milliseconds and nothing else to do.
 func BenchmarkRetryLateness(b *testing.B) {
-	for name, queue := range map[string]func(testing.TB, int) backend.Queue{"pgmq": late, "rabbit": lateRabbit} {
+	for name, queue := range lateQueues {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				lateness := retryLateness(b, queue, 100)
@@ -44,7 +44,10 @@ func BenchmarkRetryLateness(b *testing.B) {
 	}
 }
 
-func late(tb testing.TB, messages int) backend.Queue {
+// lateQueues make a queue that holds some messages, on each broker.
+var lateQueues = map[string]func(testing.TB, int) backend.Queue{"pgmq": latePGMQ, "rabbit": lateRabbit}
+
+func latePGMQ(tb testing.TB, messages int) backend.Queue {
 	pool := connect(tb, brokertest.Postgres(tb))
 	name := names(tb, "lateness")
 	queue := fill(tb, pool, name, messages)
