@@ -41,7 +41,7 @@ func TestCompareNotesEveryField(t *testing.T) {
 	} {
 		p := payments
 		change(&p)
-		c, err := analysis.Compare(payments, p, analysis.Conditions{})
+		c, err := analysis.Compare(payments, p, analysis.Conditions{}, time.Second)
 		require.NoError(t, err, text)
 		require.Contains(t, fmt.Sprint(c.Changes), text)
 	}

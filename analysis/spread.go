@@ -81,10 +81,14 @@ func (k *kernel) upTo(i int64) float64 {
 }
 
 // add returns the distribution of a sum: of what is in the cells, and of the
-// wait, as far as it lies in the first n cells.
-func (k *kernel) add(in []float64, n int64) []float64 {
+// wait, as far as it lies in the first n cells. It is written to out where that
+// has room.
+func (k *kernel) add(in, out []float64, n int64) []float64 {
 	n = min(n, int64(add(time.Duration(len(in)), time.Duration(k.last))))
-	out := make([]float64, n)
+	if out = out[:0]; int64(cap(out)) < n {
+		out = make([]float64, n)
+	}
+	out = out[:n]
 	if k.last == 0 {
 		copy(out, in)
 		return out
@@ -92,19 +96,17 @@ func (k *kernel) add(in []float64, n int64) []float64 {
 	first, between, last := k.upTo(0), k.cell/k.width, 1-k.upTo(k.last-1)
 	inner := 0.0 // what is in the cells from which one of the cells between leads to j
 	for j := range out {
-		if j >= 1 && j-1 < len(in) && k.last > 1 {
-			inner += in[j-1]
-		}
+		sum, here := 0.0, 0.0
 		if from := int64(j) - k.last; from >= 0 && from < int64(len(in)) {
-			if k.last > 1 {
-				inner -= in[from]
-			}
-			out[j] += last * in[from]
+			gone := in[from]
+			inner -= gone
+			sum = last * gone
 		}
 		if j < len(in) {
-			out[j] += first * in[j]
+			here = in[j]
 		}
-		out[j] += max(inner, 0) * between
+		out[j] = sum + first*here + max(inner, 0)*between
+		inner += here
 	}
 	return out
 }
@@ -168,7 +170,7 @@ func (s *Schedule) follow(end, age, cell time.Duration) fate {
 		return fate{past: 1, alive: []float64{1}, sum: []float64{0}}
 	}
 	f := fate{alive: []float64{1}, sum: []float64{0}}
-	in := []float64{1}
+	in, spare := []float64{1}, []float64(nil)
 	base := time.Duration(0)
 	for i := range s.waits {
 		w := &s.waits[i]
@@ -190,7 +192,7 @@ func (s *Schedule) follow(end, age, cell time.Duration) fate {
 			}
 			f.spent += share * (1 - live) * (float64(base) + float64(j)*float64(cell))
 		}
-		in, base = k.add(in, min(during, young)), next
+		in, spare, base = k.add(in, spare, min(during, young)), in, next
 		share, at := 0.0, 0.0
 		for j, m := range in {
 			share += m

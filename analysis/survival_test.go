@@ -127,13 +127,13 @@ func anyPolicy(t *rapid.T) policy.Policy {
 func lastAttempts(p policy.Policy, c analysis.Conditions, messages int) (last, reached []float64) {
 	failure := errors.New("down")
 	for m := range messages {
-		at := time.Duration(0)
+		id, at := fmt.Sprint("m", m), time.Duration(0)
 		for n := 1; ; n++ {
 			if len(reached) < n {
 				reached = append(reached, 0)
 			}
 			reached[n-1] += 1 / float64(messages)
-			d := p.Decide(policy.Failure{Attempt: n, Err: failure, MessageID: fmt.Sprint("m", m), Age: at + c.Run})
+			d := p.Decide(policy.Failure{Attempt: n, Err: failure, MessageID: id, Age: at + c.Run})
 			if d.Action != policy.ActionRetry || n > 2000 {
 				break
 			}
@@ -148,6 +148,7 @@ func lastAttempts(p policy.Policy, c analysis.Conditions, messages int) (last, r
 // within the stated error and what chance adds: four times the standard error
 // is exceeded once in 16,000.
 func TestAnalysisAgreesWithDecisions(t *testing.T) {
+	t.Parallel()
 	const messages = 2000
 	rapid.Check(t, func(t *rapid.T) {
 		p := anyPolicy(t)
@@ -200,6 +201,7 @@ func TestAnalysisAgreesWithDecisions(t *testing.T) {
 // An outage that lasts longer never spares more messages; and the stated errors
 // stay what the documentation says they are.
 func TestLongerOutagesKillNoFewer(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		p := anyPolicy(t)
 		if p.Validate() != nil {
