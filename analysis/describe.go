@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redeliver/redeliver/internal/timetext"
 	"github.com/redeliver/redeliver/policy"
 )
 
@@ -101,14 +102,7 @@ func Text(d time.Duration) string {
 			}
 		}
 	}
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+	return timetext.Short(d)
 }
 
 // Percent writes a share for people, as in "52.5 %". Only what is certain is
@@ -130,20 +124,6 @@ func (s Share) Percent() string {
 	}
 }
 
-// Ruled returns the policy as it treats the errors of its rule i: with the
-// rule's attempts and backoff, and without rules.
-func Ruled(p policy.Policy, i int) policy.Policy {
-	rule := p.Rules[i]
-	p.Rules = nil
-	if rule.MaxAttempts > 0 {
-		p.MaxAttempts = rule.MaxAttempts
-	}
-	if rule.Backoff != nil {
-		p.Backoff = rule.Backoff
-	}
-	return p
-}
-
 // RuleName is the name of rule i of the policy in quotes, or its number from 1.
 func RuleName(p policy.Policy, i int) string {
 	if name := p.Rules[i].Name; name != "" {
@@ -155,10 +135,10 @@ func RuleName(p policy.Policy, i int) string {
 // DescribeRule says in one line what a policy does about the errors of its
 // rule i, such as "dead-letter at once".
 func DescribeRule(p policy.Policy, i int) string {
-	if action := p.Rules[i].Action; action != 0 && action != policy.ActionRetry {
-		return action.String() + " at once"
+	if rule := p.Rules[i]; !rule.Retries() {
+		return rule.Action.String() + " at once"
 	}
-	return Describe(Ruled(p, i))
+	return Describe(p.Branch(i))
 }
 
 func rulesText(p policy.Policy) string {

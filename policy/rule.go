@@ -128,8 +128,16 @@ func (p *Policy) apply(r *Rule) {
 	}
 }
 
-// retries reports whether the rule leaves a message its retries.
-func (r *Rule) retries() bool { return r.Action != ActionDeadLetter && r.Action != ActionDiscard }
+// Retries reports whether the rule leaves a message its retries: its action neither dead-letters nor discards.
+func (r Rule) Retries() bool { return r.Action != ActionDeadLetter && r.Action != ActionDiscard }
+
+// Branch returns the policy, without rules, that decides about the errors of rule i, counted from 0, if that retries: with the
+// attempts and the backoff of the rule.
+func (p Policy) Branch(i int) Policy {
+	p.apply(&p.Rules[i])
+	p.Rules = nil
+	return p
+}
 
 // Branches returns the policies, without rules, of which p consists: first that for what no rule matches, then one for each
 // rule that retries, in their order. Whatever must know all delays that p can choose, or all its limits, looks at those of
@@ -141,10 +149,8 @@ func (p Policy) Branches() []Policy {
 	plain.Rules = nil
 	branches := []Policy{plain}
 	for i := range p.Rules {
-		if r := &p.Rules[i]; r.retries() {
-			b := plain
-			b.apply(r)
-			branches = append(branches, b)
+		if p.Rules[i].Retries() {
+			branches = append(branches, p.Branch(i))
 		}
 	}
 	return branches
@@ -157,7 +163,7 @@ func (p Policy) AttemptLimit() int { return p.attemptLimit() }
 func (p *Policy) attemptLimit() int {
 	limit := p.maxAttempts()
 	for i := range p.Rules {
-		if r := &p.Rules[i]; r.retries() {
+		if r := &p.Rules[i]; r.Retries() {
 			limit = max(limit, r.MaxAttempts)
 		}
 	}

@@ -193,7 +193,7 @@ func (p *Policy) validateRules(fs *faults) {
 
 // sound reports whether the rule has a curve of its own, and no fault in it.
 func (r *Rule) sound() bool {
-	if absent(r.Backoff) || !r.retries() {
+	if absent(r.Backoff) || !r.Retries() {
 		return false
 	}
 	v, ok := r.Backoff.(Validator)

@@ -3,12 +3,12 @@ package policyfile
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
 
 	"github.com/redeliver/redeliver/classify"
+	"github.com/redeliver/redeliver/internal/timetext"
 	"github.com/redeliver/redeliver/policy"
 )
 
@@ -135,13 +135,13 @@ func ruleOf(r policy.Rule) (d ruleDocument, err error) {
 			return d, err
 		}
 	}
-	any, several := r.Match.(policy.AnyOf)
-	if !several {
+	classes, ok := r.Match.(policy.AnyOf)
+	if !ok {
 		d.Class, err = className(r.Match)
 		return d, err
 	}
 	var names []string
-	for _, m := range any {
+	for _, m := range classes {
 		name, err := className(m)
 		if err != nil {
 			return d, err
@@ -170,15 +170,15 @@ func backoffOf(b policy.Backoff) (*backoffDocument, error) {
 	}
 	switch c := b.(type) {
 	case policy.Fixed:
-		d.Curve, d.Delay = "fixed", durationString(time.Duration(c))
+		d.Curve, d.Delay = "fixed", timetext.Short(time.Duration(c))
 	case policy.Linear:
-		d.Curve, d.Base, d.Step, d.Max = "linear", durationString(c.Base), durationString(c.Step), durationOrNone(c.Max)
+		d.Curve, d.Base, d.Step, d.Max = "linear", timetext.Short(c.Base), timetext.Short(c.Step), durationOrNone(c.Max)
 	case policy.Exponential:
-		d.Curve, d.Base, d.Factor, d.Max = "exponential", durationString(c.Base), c.Factor, durationOrNone(c.Max)
+		d.Curve, d.Base, d.Factor, d.Max = "exponential", timetext.Short(c.Base), c.Factor, durationOrNone(c.Max)
 	case policy.Steps:
 		d.Curve = "steps"
 		for _, step := range c {
-			d.Steps = append(d.Steps, durationString(step))
+			d.Steps = append(d.Steps, timetext.Short(step))
 		}
 	default:
 		return nil, fmt.Errorf("the Backoff is %T: a file can hold Fixed, Linear, Exponential, Steps, and an Immediate before them", b)
@@ -203,17 +203,5 @@ func durationOrNone(d time.Duration) string {
 	if d == 0 {
 		return ""
 	}
-	return durationString(d)
-}
-
-// durationString is d without the parts that are 0: "1m" for "1m0s".
-func durationString(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+	return timetext.Short(d)
 }

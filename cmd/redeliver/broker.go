@@ -71,12 +71,12 @@ func (b *brokerFlag) add(cmd *cobra.Command) {
 func (b *brokerFlag) broker() (analysis.Broker, error) {
 	var broker analysis.Broker
 	if b.name != "" {
-		make, ok := brokers[b.name]
+		open, ok := brokers[b.name]
 		if !ok {
 			return broker, fmt.Errorf("--broker %s: not known: it may be %s", b.name, strings.Join(slices.Sorted(maps.Keys(brokers)), ", "))
 		}
 		var err error
-		if broker, err = make(); err != nil {
+		if broker, err = open(); err != nil {
 			return broker, err
 		}
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/redeliver/redeliver/analysis"
 	"github.com/redeliver/redeliver/internal/chart"
-	"github.com/redeliver/redeliver/policy"
 )
 
 // A plan is what the command plan is asked for.
@@ -197,8 +196,8 @@ func (r *report) printRules(p *printer) {
 	p.heading("Rules, for some errors")
 	for i, rule := range r.schedule.Policy.Rules {
 		what := analysis.DescribeRule(r.schedule.Policy, i)
-		if rule.Action == 0 || rule.Action == policy.ActionRetry {
-			if s, err := analysis.New(analysis.Ruled(r.schedule.Policy, i), r.schedule.Conditions); err == nil {
+		if rule.Retries() {
+			if s, err := analysis.New(r.schedule.Policy.Branch(i), r.schedule.Conditions); err == nil {
 				what += "; " + ending(s.Horizon())
 			}
 		}
