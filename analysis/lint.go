@@ -55,6 +55,14 @@ const (
 	RetentionShorter Code = "retention-shorter"
 )
 
+var codes = []Code{
+	NoJitter, NoCap, NoLimit, NoRetry, Hammering, Descending, UnreachedAttempts, OutageOutlasts,
+	DelayAboveBroker, HintAboveBroker, BrokerRounds, JitterRoundedAway, ParkingQueues, BrokerLate, RetentionShorter,
+}
+
+// Codes returns every code that a warning can have.
+func Codes() []Code { return slices.Clone(codes) }
+
 // A Warning is something that is probably not meant. A note is a fact to know
 // that calls for no change.
 type Warning struct {

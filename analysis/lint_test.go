@@ -140,7 +140,9 @@ func TestCodesAreDocumented(t *testing.T) {
 		}
 		return all
 	}
-	require.ElementsMatch(t, found(`Code = "([a-z-]+)"`, source), found("(?m)^\\| `([a-z-]+)` \\| (?:warning|note)", docs))
+	constants := found(`Code = "([a-z-]+)"`, source)
+	require.ElementsMatch(t, constants, found("(?m)^\\| `([a-z-]+)` \\| (?:warning|note)", docs))
+	require.Equal(t, fmt.Sprint(constants), fmt.Sprint(analysis.Codes()))
 }
 
 func ExampleLint() {

@@ -70,6 +70,9 @@ func (b *brokerFlag) add(cmd *cobra.Command) {
 
 func (b *brokerFlag) broker() (analysis.Broker, error) {
 	var broker analysis.Broker
+	if err := notNegative("retention", b.retention); err != nil {
+		return broker, err
+	}
 	if b.name != "" {
 		open, ok := brokers[b.name]
 		if !ok {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -58,6 +59,13 @@ type survivalChangeJSON struct {
 }
 
 func (c *compare) do(w io.Writer, oldPath, newPath string) error {
+	bad := notNegative("run", c.run)
+	for _, outage := range c.outages {
+		bad = errors.Join(bad, notNegative("outage", outage))
+	}
+	if bad != nil {
+		return bad
+	}
 	older, err := c.source.load(oldPath)
 	if err != nil {
 		return err

@@ -100,6 +100,7 @@ func TestExitCodes(t *testing.T) {
 		"lint policies.yaml --ignore no-jitter":                    exitWarnings,
 		"lint policies.yaml --ignore no-jitter,no-cap -b sqs":      exitWarnings,
 		"lint policies.yaml --ignore no-jitter,no-cap -b rabbitmq": exitOK, // with notes
+		"lint policies.yaml --ignore no-jiter":                     exitFault,
 		"lint broken.yaml":                                         exitFault,
 		"lint policies.yaml --survive 99":                          exitFault,
 		"lint missing.yaml":                                        exitFault,
@@ -109,6 +110,10 @@ func TestExitCodes(t *testing.T) {
 		"plan policies.yaml --outage 90":                           exitFault,
 		"plan policies.yaml --outage -90s":                         exitFault,
 		"plan policies.yaml --survive 99":                          exitFault,
+		"plan policies.yaml --run -1s":                             exitFault,
+		"plan policies.yaml --retention -1s":                       exitFault,
+		"compare policies.yaml policies-new.yaml --outage 1s,-1s":  exitFault,
+		"compare policies.yaml policies-new.yaml --run -1s":        exitFault,
 		"plan policies.yaml --policy nobody":                       exitFault,
 		"plan policies.yaml --broker fax":                          exitFault,
 		"plan policies.yaml --nonsense":                            exitFault,
@@ -221,6 +226,8 @@ func TestCompletions(t *testing.T) {
 	require.Contains(t, stdout, "hasty\npayments\n")
 	stdout, _, _ = command(t, "__complete", "plan", "policies.yaml", "--broker", "")
 	require.Contains(t, stdout, "rabbitmq\n")
+	stdout, _, _ = command(t, "__complete", "lint", "policies.yaml", "--ignore", "")
+	require.Contains(t, stdout, "no-jitter\n")
 	stdout, _, _ = command(t, "__complete", "plan", "")
 	require.Contains(t, stdout, "yaml")
 }
