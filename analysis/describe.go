@@ -132,19 +132,24 @@ func RuleName(p policy.Policy, i int) string {
 	return fmt.Sprint(i + 1)
 }
 
-// DescribeRule says in one line what a policy does about the errors of its
-// rule i, such as "dead-letter at once".
+// DescribeRule says in one line which errors rule i of a policy is for, and what
+// becomes of them, such as "for throttled or timeout: dead-letter at once".
 func DescribeRule(p policy.Policy, i int) string {
-	if rule := p.Rules[i]; !rule.Retries() {
-		return rule.Action.String() + " at once"
+	rule := p.Rules[i]
+	what := rule.Action.String() + " at once"
+	if rule.Retries() {
+		what = Describe(p.Branch(i))
 	}
-	return Describe(p.Branch(i))
+	if errs, ok := rule.Match.(fmt.Stringer); ok {
+		return fmt.Sprintf("for %v: %s", errs, what)
+	}
+	return fmt.Sprintf("for what %T matches: %s", rule.Match, what)
 }
 
 func rulesText(p policy.Policy) string {
 	var rules []string
 	for i := range p.Rules {
-		rules = append(rules, fmt.Sprintf("%s: %s", RuleName(p, i), DescribeRule(p, i)))
+		rules = append(rules, RuleName(p, i)+" "+DescribeRule(p, i))
 	}
 	if len(rules) == 0 {
 		return "none"

@@ -453,6 +453,8 @@ type own struct {
 	policy.Matcher
 }
 
+func (o own) String() string { return o.name }
+
 var curves = []string{"fixed", "linear", "exponential", "steps"}
 
 func (d *decoder) backoff(n *node, path string) policy.Backoff {

@@ -189,7 +189,7 @@ func (r *report) printRules(p *printer) {
 				what += "; " + ending(s.Horizon())
 			}
 		}
-		p.line("  %s: %s", analysis.RuleName(r.schedule.Policy, i), what)
+		p.line("  %s %s", analysis.RuleName(r.schedule.Policy, i), what)
 	}
 }
 
