@@ -207,7 +207,30 @@ func TestCompareTellsOfPoliciesThatComeAndGo(t *testing.T) {
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stdout, "a: removed")
 	require.Contains(t, stdout, "b: added")
-	require.Contains(t, stdout, "default: b, before: a")
+	require.Contains(t, stdout, "b: added\n  3 attempts; 1s; no jitter\n  governs what nothing else names, before: a\n")
+}
+
+// Which policy a queue has is part of what a file says.
+func TestCompareTellsWhatAnotherPolicyGoverns(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, more string) string {
+		path := filepath.Join(dir, name)
+		text := "default: a\npolicies:\n  a: &p {max_attempts: 3, backoff: {curve: fixed, delay: 1s}}\n  b: *p\n" + more
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	older := write("old.yaml", "queues: {orders: {policy: b, types: {refund: b}}, same: {policy: b}}\ntypes: {news: a}\n")
+	newer := write("new.yaml", "queues: {orders: {types: {refund: a}}, same: {policy: b}}\ntypes: {news: b}\n")
+	stdout, stderr, code := command(t, "compare", older, newer)
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, `a: changed
+  governs the queue "orders", before: b
+  governs the type "refund" in the queue "orders", before: b
+b: changed
+  governs the type "news", before: a
+`, stdout)
+	stdout, _, _ = command(t, "compare", older, newer, "--json")
+	require.Contains(t, stdout, `"governs the type \"news\", before: a"`)
 }
 
 func TestEnvironmentIsAppliedWhenAsked(t *testing.T) {
