@@ -176,6 +176,13 @@ func (s *Schedule) follow(end, age, cell time.Duration) fate {
 		w := &s.waits[i]
 		k := w.kernel(cell)
 		next := add(base, add(w.offset, w.run))
+		if old := cellsBelow(age-add(base, w.run), cell); age < math.MaxInt64 && old < int64(len(in)) {
+			// Failed at the maximum age, a message is not even retried at once.
+			for j, m := range in[old:] {
+				f.spent += m * (float64(base) + float64(old+int64(j))*float64(cell))
+			}
+			in = in[:old]
+		}
 		during := cellsBelow(end-next, cell)  // cells that still lie in the outage
 		young := cellsBelow(age-next+1, cell) // cells that are not too old
 		if age == math.MaxInt64 {
@@ -228,7 +235,7 @@ func cellsBelow(d, cell time.Duration) int64 {
 type bracket struct {
 	end, slack time.Duration
 	rounded    fate // as the grid has it
-	strict     fate // with a maximum age that no rounding can have met
+	strict     fate // with a maximum age that no rounding or cutting can have met
 	lenient    fate // with an outage that no rounding can have prolonged
 }
 
@@ -239,25 +246,27 @@ func (s *Schedule) bracket(end time.Duration) bracket {
 		age = s.Policy.MaxAge
 	}
 	cell := s.grid(end)
-	b := bracket{end: end, rounded: s.follow(end, age, cell)}
+	b := bracket{end: end, rounded: s.follow(end, add(age, s.rounded), cell)}
 	b.strict, b.lenient = b.rounded, b.rounded
 	// Only the waits that were followed were rounded.
 	b.slack = s.slack(cell, min(len(b.rounded.alive), len(s.waits)))
 	if b.slack > 0 {
-		b.lenient = s.follow(end-b.slack, age, cell)
-		if age < math.MaxInt64 {
-			b.strict = s.follow(end, age-b.slack, cell)
-		}
+		b.lenient = s.follow(end-b.slack, add(age, s.rounded), cell)
+	}
+	if age < math.MaxInt64 && b.slack+s.rounded+s.cut > 0 {
+		b.strict = s.follow(end, age-b.slack-s.cut, cell)
 	}
 	return b
 }
 
 // past bounds the share of messages that outlive the outage.
 //
-// Let H be the time of the last attempt that is no older than the maximum age,
-// and H' that of the rounded times. Under the same maximum, H' has no fewer
-// attempts, so H <= H' + slack. Under a maximum that is lower by the slack, it
-// has no more, so H >= H'.
+// Let H be the time of the last attempt that the maximum age allows, and H' that
+// of the rounded times. An attempt that is allowed is made no later than the
+// maximum and what the broker rounds a wait up by. So under a maximum that is
+// higher by that, H' has no fewer attempts, and H <= H' + slack. Under one that is
+// lower by the slack, and by what the broker cuts a wait by, it has no more, so
+// H >= H'.
 func (b *bracket) past() (low, high float64) {
 	return b.strict.past, min(b.lenient.past+b.lenient.left, 1)
 }
