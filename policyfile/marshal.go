@@ -2,7 +2,9 @@ package policyfile
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -62,38 +64,60 @@ type (
 // JSON returns the file as JSON, which [Parse] reads back as an equal File. It fails, and says why, where the file is not
 // valid or a policy holds what no file can: a curve that is a function or a user's own type, a random source, or a rule whose
 // errors are told by anything but classes.
-func (f *File) JSON() ([]byte, error) { return f.marshal(".json") }
+func (f *File) JSON() ([]byte, error) {
+	return f.marshal("policies.json", func(data []byte) ([]byte, error) { return data, nil })
+}
 
-// YAML returns the file as YAML; see [File.JSON].
-func (f *File) YAML() ([]byte, error) { return f.marshal(".yaml") }
+// YAML returns the file as YAML; see [File.JSON]. It fails as well where a name holds characters that do not survive YAML.
+func (f *File) YAML() ([]byte, error) { return f.marshal("policies.yaml", yaml.JSONToYAML) }
 
-func (f *File) marshal(extension string) ([]byte, error) {
-	doc := fileDocument{Default: f.Default, Policies: map[string]policyDocument{}, Queues: map[string]queueDocument{}, Types: f.Types}
+func (f *File) marshal(name string, format func([]byte) ([]byte, error)) ([]byte, error) {
+	doc, err := f.document()
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.MarshalIndent(doc, "", "  ")
+	if err == nil {
+		data, err = format(append(data, '\n'))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("policyfile: %w", err)
+	}
+	// What is written must be readable, and the same.
+	read, err := Parse(name, data, Options{Classes: f.classes})
+	if err != nil {
+		return nil, fmt.Errorf("policyfile: the file would not be valid: %w", err)
+	}
+	if again, err := read.document(); err != nil || !reflect.DeepEqual(doc, again) {
+		return nil, errors.New("policyfile: the file would be read back as another: want names without control characters, or JSON")
+	}
+	return data, nil
+}
+
+func (f *File) document() (fileDocument, error) {
+	doc := fileDocument{Default: f.Default, Policies: map[string]policyDocument{}, Queues: map[string]queueDocument{}, Types: present(f.Types)}
 	for name, p := range f.Policies {
+		if p.Name != name {
+			return doc, fmt.Errorf("policyfile: policy %q: its Name is %q: want the name that it has in Policies", name, p.Name)
+		}
 		d, err := documentOf(p)
 		if err != nil {
-			return nil, fmt.Errorf("policyfile: policy %q: %w", name, err)
+			return doc, fmt.Errorf("policyfile: policy %q: %w", name, err)
 		}
 		doc.Policies[name] = d
 	}
 	for name, q := range f.Queues {
-		doc.Queues[name] = queueDocument(q)
+		doc.Queues[name] = queueDocument{q.Policy, present(q.Types)}
 	}
-	data, err := json.MarshalIndent(doc, "", "  ")
-	if err != nil {
-		return nil, fmt.Errorf("policyfile: %w", err)
+	return doc, nil
+}
+
+// present is the map, or nil if it is empty: a file does not tell one from the other.
+func present(types map[string]string) map[string]string {
+	if len(types) == 0 {
+		return nil
 	}
-	data = append(data, '\n')
-	if extension == ".yaml" {
-		if data, err = yaml.JSONToYAML(data); err != nil {
-			return nil, fmt.Errorf("policyfile: %w", err)
-		}
-	}
-	// What is written must be readable.
-	if _, err := Parse("policies"+extension, data, Options{Classes: f.classes}); err != nil {
-		return nil, fmt.Errorf("policyfile: the file would not be valid: %w", err)
-	}
-	return data, nil
+	return types
 }
 
 func documentOf(p policy.Policy) (d policyDocument, err error) {

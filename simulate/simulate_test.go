@@ -59,7 +59,7 @@ func TestDeadSharesAreThoseOfTheAnalysis(t *testing.T) {
 // the maximum age and the broker: within the error that the analysis states, and four standard errors of so many messages.
 func TestEveryCurveAndJitterFaresAsTheAnalysisSays(t *testing.T) {
 	t.Parallel()
-	const messages = 2000
+	const messages = 1000
 	const s = time.Second
 	curves := map[string]policy.Backoff{
 		"fixed":       policy.Fixed(3 * s),
