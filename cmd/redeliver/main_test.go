@@ -53,7 +53,7 @@ func TestSamples(t *testing.T) {
 func TestSampleOfTheREADME(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)
-	_, rest, found := strings.Cut(string(readme), "$ go run ./cmd/redeliver plan docs/samples/policies.yaml --outage 30s\n")
+	_, rest, found := strings.Cut(string(readme), "$ redeliver plan docs/samples/policies.yaml --outage 30s\n")
 	require.True(t, found)
 	sample, _, _ := strings.Cut(rest, "```")
 	stdout, _, _ := command(t, "plan", "policies.yaml", "--outage", "30s")
