@@ -94,7 +94,10 @@ var documentFields = []string{
 //
 // Text loses what some broker refuses: NUL and the other control characters except tab, newline and return, the code
 // points U+FFFE and U+FFFF, and bytes that are not UTF-8. What does not fit is cut on a rune boundary and ends in "…":
-// the stack first, then the error, then the names. Fields of a newer version are left out if they do not fit beside the names.
+// the stack first, then the error, then the names.
+//
+// Nobody can send a message that leaves no room for the error: names and IDs are cut at a sixteenth of the budget, but not below
+// 128 bytes, and fields of a newer version are left out if they take more than half of it.
 func (f Failure) Encode(budget int) []byte { return f.AppendEncode(nil, budget) }
 
 // AppendEncode appends to b what Encode returns, and returns the longer slice. The budget is for what is appended.
@@ -104,8 +107,13 @@ func (f Failure) AppendEncode(b []byte, budget int) []byte {
 	}
 	budget = max(budget, minEnvelopeBudget)
 	f.Attempts, f.Lapses, f.Redrives = max(f.Attempts, 0), max(f.Lapses, 0), max(f.Redrives, 0)
-	for _, s := range []*string{&f.Reason, &f.Error, &f.ErrorType, &f.Stack, &f.Origin, &f.MessageID, &f.Policy, &f.Consumer} {
-		*s = clean(*s, budget)
+	names := []*string{&f.ErrorType, &f.Policy, &f.Consumer, &f.Reason, &f.Origin, &f.MessageID}
+	for _, s := range names {
+		*s = clean(*s, max(budget/16, 128))
+	}
+	f.Error, f.Stack = clean(f.Error, budget), clean(f.Stack, budget)
+	if f.unknownSize() > budget/2 {
+		f.unknown = nil
 	}
 	start := len(b)
 	b = f.appendDocument(b)
@@ -127,20 +135,15 @@ func (f Failure) AppendEncode(b []byte, budget int) []byte {
 			}))
 		}
 	}
-	if len(b)-start > budget && len(f.unknown) > 0 {
-		bare := f
-		bare.Stack, bare.Error = "", ""
-		// What does not fit anyway must not cost the error.
-		if b = bare.appendDocument(b[:start]); len(b)-start > budget {
-			f.unknown = nil
-		}
-		b = f.appendDocument(b[:start])
-	}
 	shrink(&f.Stack, 0)
 	shrink(&f.Error, 0)
+	if len(b)-start > budget && f.unknown != nil {
+		f.unknown = nil
+		b = f.appendDocument(b[:start])
+	}
 	// The smallest budget holds the longest of what then remains: 6 texts of at most 48 bytes, which double at most when
 	// escaped (what takes 6 bytes for one, the other control characters, is gone), beside names, numbers and times.
-	for _, s := range []*string{&f.ErrorType, &f.Policy, &f.Consumer, &f.Reason, &f.Origin, &f.MessageID} {
+	for _, s := range names {
 		shrink(s, 48)
 	}
 	return b
@@ -179,6 +182,14 @@ func (f *Failure) appendDocument(b []byte) []byte {
 		b = append(b, f.unknown[name]...)
 	}
 	return append(b, '}')
+}
+
+// unknownSize is how many bytes the fields of a newer version take.
+func (f *Failure) unknownSize() (n int) {
+	for name, value := range f.unknown {
+		n += len(`,"":`) + len(name) + len(value)
+	}
+	return n
 }
 
 func appendText(b []byte, name, text string) []byte {
