@@ -245,6 +245,29 @@ func TestDeadlineBeforeTheNextCallIsNotAwaited(t *testing.T) {
 	})
 }
 
+// A call that would begin as the context ends does not begin.
+func TestDeadlineAtTheNextCallIsNotAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		fn := play(times(errDown, 9)...)
+		require.ErrorIs(t, retry.Do(ctx, steady(), fn.call), context.DeadlineExceeded)
+		require.Equal(t, []time.Duration{0, time.Second}, fn.at)
+		require.Equal(t, time.Second, time.Since(fn.began))
+	})
+}
+
+// What ended the context is told, not what would have.
+func TestCancellationBeforeADeadlineIsACancellation(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+	err := retry.Do(ctx, steady(), func(context.Context) error {
+		cancel()
+		return errDown
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
+}
+
 // A deadline of an attempt's own is a failure like another.
 func TestDeadlineOfOneAttemptIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -421,6 +444,15 @@ func TestMarksReachThePolicyFurtherOut(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, time.Hour, hint)
 	})
+}
+
+func TestTheLastObserverCounts(t *testing.T) {
+	told := ""
+	tell := func(name string) retry.Option {
+		return retry.Observe(func(context.Context, policy.Failure, policy.Decision) { told += name })
+	}
+	require.Error(t, retry.Do(t.Context(), steady(), play(policy.Permanent(errDown)).call, tell("first"), tell("last")))
+	require.Equal(t, "last", told)
 }
 
 func TestAttemptWithoutDo(t *testing.T) {
