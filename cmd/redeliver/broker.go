@@ -64,8 +64,12 @@ type brokerFlag struct {
 func (b *brokerFlag) add(cmd *cobra.Command) {
 	known := slices.Sorted(maps.Keys(brokers))
 	cmd.Flags().StringVarP(&b.name, "broker", "b", "", "what holds the messages: "+strings.Join(known, ", ")+"; exact and without limits if none is given")
-	cmd.Flags().DurationVar(&b.retention, "retention", 0, "how long the broker keeps a message; its own default if none is given")
 	_ = cmd.RegisterFlagCompletionFunc("broker", cobra.FixedCompletions(known, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// addRetention is for commands whose findings depend on it.
+func (b *brokerFlag) addRetention(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&b.retention, "retention", 0, "how long the broker keeps a message; its own default if none is given")
 }
 
 func (b *brokerFlag) broker() (analysis.Broker, error) {

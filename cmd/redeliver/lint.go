@@ -39,6 +39,7 @@ file is not valid: each fault is printed with file, line and column.`,
 	}
 	l.source.read(cmd)
 	l.broker.add(cmd)
+	l.broker.addRetention(cmd)
 	l.outage.add(cmd)
 	cmd.Flags().StringSliceVar(&l.ignore, "ignore", nil, "codes to leave out")
 	_ = cmd.RegisterFlagCompletionFunc("ignore", cobra.FixedCompletions(codes(), cobra.ShellCompDirectiveNoFileComp))

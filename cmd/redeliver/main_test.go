@@ -120,6 +120,8 @@ func TestExitCodes(t *testing.T) {
 		"plan policies.yaml --svg /no/such/dir/x":                  exitFault,
 		"compare policies.yaml policies-new.yaml":                  exitOK,
 		"compare policies.yaml":                                    exitFault,
+		"compare policies.yaml policies-new.yaml --retention 1h":   exitFault,
+		"simulate policies.yaml --retention 1h":                    exitFault,
 		"simulate policies.yaml -n 100":                            exitOK,
 		"simulate policies.yaml -n -1":                             exitFault,
 		"help":                                                     exitOK,

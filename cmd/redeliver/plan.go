@@ -49,6 +49,7 @@ kept being tried.`,
 	}
 	p.source.choose(cmd)
 	p.broker.add(cmd)
+	p.broker.addRetention(cmd)
 	p.outage.add(cmd)
 	cmd.Flags().DurationVar(&p.run, "run", 0, "how long an attempt takes until it has failed, such as the timeout of a call")
 	cmd.Flags().BoolVar(&p.json, "json", false, "write JSON, for programs")
