@@ -8,8 +8,8 @@
 // # In the manner of the AWS SDKs
 //
 // The numbers are those of the retry quota of the AWS SDKs, in which a retry costs 5 of 500 tokens and a success gives 1 back: a
-// hundred retries at once, and in the long run one for five successes. See
-// https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html.
+// hundred retries at once, and in the long run one for five successes. They are constants of
+// https://pkg.go.dev/github.com/aws/aws-sdk-go-v2/aws/retry: DefaultRetryRateTokens, DefaultRetryCost, DefaultNoRetryIncrement.
 //
 // Two things differ, since here a retry is no call that somebody waits for. The SDKs refuse the retry where the quota is used up;
 // a message has nobody to tell, so it waits longer instead. And they give a retry's tokens back when it succeeds, and take twice as
@@ -84,18 +84,32 @@ type Retry struct {
 	MessageID string        // with Attempt, what the spread is drawn from
 	Attempt   int           // the one that failed
 	Wait      time.Duration // what the policy wants
-	Most      time.Duration // the longest wait that is of any use; no longer than Wait: it is not stretched
+	Left      time.Duration // until the message is too old for its policy; 0 is no limit
+	Hold      time.Duration // the longest that the broker can hold; 0 is no limit
+}
+
+// most is how long the wait may get. Stretching uses up no more than half of the time that the wait leaves, so that no message is
+// too old for it alone.
+func (r *Retry) most() time.Duration {
+	most := time.Duration(math.MaxInt64)
+	if r.Left > 0 {
+		most = r.Wait + (r.Left-r.Wait)/2
+	}
+	if r.Hold > 0 {
+		most = min(most, r.Hold)
+	}
+	return most
 }
 
 // Spend takes a token for a retry and returns how long it is to wait: Wait, or while there are no tokens a longer time. That is
 // drawn evenly from between half of Stretch times Wait and the whole of it, so that messages that failed together and had the same
-// wait do not come back together; it is at least Wait and at most Most, and a Wait below 100 ms counts as 100 ms. The same retry
-// is drawn the same each time.
+// wait do not come back together. A Wait below 100 ms counts as 100 ms. The result is never less than Wait; it is at most Hold, and
+// uses up at most half of what Wait leaves of Left. The same retry is drawn the same each time.
 func (b *Bucket) Spend(r Retry) time.Duration {
 	if b.take() {
 		return r.Wait
 	}
-	longest := min(b.Longest(r.Wait), r.Most)
+	longest := min(b.Longest(r.Wait), r.most())
 	if longest <= r.Wait {
 		return r.Wait
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 func retry(n int, wait time.Duration) budget.Retry {
-	return budget.Retry{MessageID: fmt.Sprint(n), Attempt: 1, Wait: wait, Most: math.MaxInt64}
+	return budget.Retry{MessageID: fmt.Sprint(n), Attempt: 1, Wait: wait}
 }
 
 // drain takes tokens until there are none, and returns how many there were.
@@ -62,13 +62,18 @@ func TestStretchingHasBounds(t *testing.T) {
 	spread := make(map[time.Duration]bool)
 	for i := range 100 {
 		r := retry(i, time.Minute)
-		r.Most = 90 * time.Second
+		r.Hold = 90 * time.Second
 		wait := b.Spend(r)
 		require.GreaterOrEqual(t, wait, r.Wait)
-		require.LessOrEqual(t, wait, r.Most)
+		require.LessOrEqual(t, wait, r.Hold)
 		spread[wait] = true
 
-		r.Most = 30 * time.Second
+		r.Left = 80 * time.Second
+		wait = b.Spend(r)
+		require.GreaterOrEqual(t, wait, r.Wait)
+		require.LessOrEqual(t, wait, 70*time.Second, "half of what is left is not the budget's")
+
+		r.Hold = 30 * time.Second
 		require.Equal(t, time.Minute, b.Spend(r), "never shorter than the policy wants")
 
 		immediate := b.Spend(retry(i, 0))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redeliver/redeliver/backend"
+	"github.com/redeliver/redeliver/budget"
 	"github.com/redeliver/redeliver/policy"
 )
 
@@ -85,6 +86,11 @@ type Consumer struct {
 
 	// Breaker, if set, pauses consumption while it is open. Messages then stay in the broker and nothing is charged to them.
 	Breaker Breaker
+
+	// Budget, if set, bounds the share of retries among the calls of handlers: while it is empty, retries wait longer than the
+	// policy says, never past MaxAge or what the broker can hold, and nothing is dead-lettered for it. Each nil that a handler
+	// returns is a success; a snooze costs nothing. Give one to all consumers whose handlers use the same dependency.
+	Budget *budget.Bucket
 
 	// Observer, if set, is told of what happens.
 	Observer Observer
@@ -248,6 +254,11 @@ func (c *Consumer) settings() (settings, error) {
 			fault("Overrides[%q]: %w", name, err)
 		}
 	}
+	if c.Budget != nil {
+		if err := c.Budget.Validate(); err != nil {
+			fault("Budget: %w", err)
+		}
+	}
 	if len(c.Overrides) > 0 && c.Choose == nil {
 		fault("Overrides are set but Choose is nil: set Choose to name the override of a delivery")
 	}
@@ -295,7 +306,7 @@ func orDefault[T comparable](v, def T) T {
 func (c *Consumer) preflight(ctx context.Context, s settings) error {
 	need := backend.Needs{Lease: s.lease, HandlerBound: s.timeout}
 	for _, p := range slices.AppendSeq([]policy.Policy{c.Policy}, maps.Values(c.Overrides)) {
-		need.MaxDelay = max(need.MaxDelay, p.MaxBackoff())
+		need.MaxDelay = max(need.MaxDelay, c.longestWait(p.MaxBackoff(), s.limits))
 		need.MaxAttempts = max(need.MaxAttempts, p.AttemptLimit())
 		need.MaxLapses = max(need.MaxLapses, p.LapseLimit())
 	}

@@ -161,6 +161,9 @@ func (j *job) finish(err error) {
 func (j *job) conclude(err, cause, lost error) {
 	r, d, e := j.r, j.d, &j.item.event
 	e.Err = err
+	if b := r.c.Budget; b != nil && err == nil {
+		b.Succeeded()
+	}
 	switch {
 	case d.Settled():
 		e.Kind, e.Delivery = Succeeded, d
@@ -195,9 +198,9 @@ func (j *job) fail(err, cause error) {
 			err = &TimeoutError{Timeout: timeout.Timeout, Err: err}
 		}
 	}
+	age := d.Age + time.Since(d.ReceivedAt)
 	r.decide(&e.Decision, &j.governing.policy, policy.Failure{
-		Attempt: d.Attempt, Err: err, Cause: kind, MessageID: d.ID, Snoozes: d.Snoozes,
-		Age: d.Age + time.Since(d.ReceivedAt),
+		Attempt: d.Attempt, Err: err, Cause: kind, MessageID: d.ID, Snoozes: d.Snoozes, Age: age,
 	})
 	e.Err, e.Reason = err, e.Decision.Reason
 	s := backend.Settlement{Failure: &backend.Failure{
@@ -206,11 +209,15 @@ func (j *job) fail(err, cause error) {
 	}}
 	switch e.Decision.Action {
 	case policy.ActionRetry:
-		e.Kind, e.Delay, e.Applied = Retried, e.Decision.Delay, r.limits.Applied(e.Decision.Delay)
-		s.Outcome, s.Delay = backend.Retry, e.Decision.Delay
+		e.Kind, e.Delay = Retried, e.Decision.Delay
 		if e.Decision.Uncharged {
 			e.Kind, s.Uncharged, s.Failure = Snoozed, true, nil
+		} else {
+			e.Delay = r.ration(d, &j.governing.policy, e.Delay, age)
+			e.Stretched = e.Delay - e.Decision.Delay
 		}
+		e.Applied = r.limits.Applied(e.Delay)
+		s.Outcome, s.Delay = backend.Retry, e.Delay
 	case policy.ActionDiscard:
 		e.Kind, s.Outcome, s.Failure = Discarded, backend.Discard, nil
 	default:

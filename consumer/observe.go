@@ -59,6 +59,9 @@ type Event struct {
 	// Delay is the wait that was wanted, Applied what the broker can hold of it.
 	Delay, Applied time.Duration
 
+	// Stretched is how much of Delay the Budget has added to what the policy decided, because it was empty; 0 otherwise.
+	Stretched time.Duration
+
 	// Duration is how long the handler ran; 0 if it did not.
 	Duration time.Duration
 
@@ -114,6 +117,9 @@ func (r *run) log(e *Event) {
 		attrs = append(attrs, slog.Duration("delay", e.Applied))
 		if e.Applied != e.Delay {
 			attrs = append(attrs, slog.Duration("wanted", e.Delay))
+		}
+		if e.Stretched > 0 {
+			attrs = append(attrs, slog.Duration("stretched", e.Stretched))
 		}
 	}
 	if e.Kind == SettleFailed {
