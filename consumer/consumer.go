@@ -47,13 +47,17 @@ type Consumer struct {
 	// Handler handles the messages. Required.
 	Handler Handler
 
-	// Overrides are further policies, by name, that Choose may pick. All of them are validated and checked against the
+	// Overrides are further policies, by name, that Choose may pick, or messages where Wishes allows it. All of them are validated and checked against the
 	// broker at start.
 	Overrides map[string]policy.Policy
 
 	// Choose returns the name of the override that governs a delivery; "" means Policy. A name that Overrides lacks means
 	// Policy too, and is logged. Nil means Policy always. It is called concurrently.
 	Choose func(*backend.Delivery) string
+
+	// Wishes are the names of those Overrides that a message may ask for in its header redeliver-policy, within the bounds of the
+	// policy that governs it: see Wish. The default is none. Wishes for tighter limits are always heeded.
+	Wishes []string
 
 	// Concurrency is how many handlers run at once. The default is DefaultConcurrency.
 	Concurrency int
@@ -259,9 +263,10 @@ func (c *Consumer) settings() (settings, error) {
 			fault("Budget: %w", err)
 		}
 	}
-	if len(c.Overrides) > 0 && c.Choose == nil {
-		fault("Overrides are set but Choose is nil: set Choose to name the override of a delivery")
+	if len(c.Overrides) > 0 && c.Choose == nil && len(c.Wishes) == 0 {
+		fault("Overrides are set but Choose is nil: set Choose to name the override of a delivery, or Wishes to let messages ask for it")
 	}
+	faults = append(faults, c.checkWishes()...)
 	if faults != nil {
 		return settings{}, errors.Join(faults...)
 	}

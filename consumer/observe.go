@@ -53,6 +53,9 @@ type Event struct {
 	// Empty otherwise.
 	Reason policy.Reason
 
+	// Wish is what became of the wishes in the message's headers; empty where it has none, and for Received and SettleFailed.
+	Wish Wish
+
 	// Decision is what the policy decided. Its zero value stands for deliveries that it was not asked about.
 	Decision policy.Decision
 
@@ -121,6 +124,9 @@ func (r *run) log(e *Event) {
 		if e.Stretched > 0 {
 			attrs = append(attrs, slog.Duration("stretched", e.Stretched))
 		}
+	}
+	if e.Wish != "" {
+		attrs = append(attrs, slog.String("wish", string(e.Wish)))
 	}
 	if e.Kind == SettleFailed {
 		attrs = append(attrs, slog.Bool("gave_up", e.GaveUp))
