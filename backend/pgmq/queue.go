@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -56,7 +57,8 @@ type Queue struct {
 
 	spare spare
 
-	plansKept bool // the pool prepares statements by name, and the server may keep their plans
+	plansKept bool        // the pool prepares statements by name, and the server may keep their plans
+	pooled    atomic.Bool // a pooler was met that does not follow those names
 
 	mu     sync.Mutex
 	closed bool
