@@ -45,12 +45,17 @@ func queryOn[T any](ctx context.Context, q *Queue, conn *pgxpool.Conn, collect f
 			}
 		case "25006":
 			// A connection to a standby stays one; the next may find the primary.
-			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-			conn.Conn().Close(closing)
-			cancel()
+			hangUp(ctx, conn.Conn())
 		}
 		return value, err
 	}
+}
+
+// hangUp closes a connection, though ctx may have ended.
+func hangUp(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	conn.Close(ctx)
 }
 
 func queryOnce[T any](ctx context.Context, conn *pgx.Conn, collect func(pgx.Rows) (T, error), sql string, args ...any) (T, error) {

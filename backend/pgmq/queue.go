@@ -29,6 +29,12 @@ type Options struct {
 	// and do not wait for it. 1 ms at least; 0 means 200 ms.
 	PollInterval time.Duration
 
+	// Listen, where it is set, has other processes' messages found at once, by LISTEN on a connection of its own that these
+	// settings lead to: pool.Config().ConnConfig, or settings that lead past a pooler. The queue has to send notifications:
+	// see the package comment. PollInterval may then be as long as 5 s, say; while no notifications arrive, 200 ms takes its
+	// place. Nil: no LISTEN.
+	Listen *pgx.ConnConfig
+
 	// Parallel is how many calls to Receive, and to Settle, a consumer makes at the same time; each takes a connection of
 	// the pool while its statement runs. 0 means a quarter of the pool, at least 1 and at most 4.
 	Parallel int
@@ -59,6 +65,8 @@ type Queue struct {
 
 	plansKept bool        // the pool prepares statements by name, and the server may keep their plans
 	pooled    atomic.Bool // a pooler was met that does not follow those names
+
+	ear atomic.Pointer[listener] // nil without Options.Listen, and before the first subscription
 
 	mu     sync.Mutex
 	closed bool
@@ -163,6 +171,7 @@ func (q *Queue) Close(ctx context.Context) error {
 	for _, s := range subs {
 		errs = append(errs, s.Close(ctx))
 	}
+	q.ear.Load().stop()
 	q.spare.close()
 	return errors.Join(errs...)
 }

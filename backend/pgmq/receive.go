@@ -93,7 +93,7 @@ func (s *subscription) backOff(ctx context.Context, w *idleness, err error) {
 // idle returns when a claim is worth while, or ctx ended.
 func (s *subscription) idle(ctx context.Context, w *idleness) {
 	for ctx.Err() == nil {
-		poll := jittered(s.queue.opts.PollInterval, 0.1)
+		poll := jittered(s.queue.pollInterval(), 0.1)
 		found, err := s.look(ctx, poll)
 		switch {
 		case ctx.Err() != nil:

@@ -17,6 +17,7 @@ import (
 // A database goes through every version from 1.4.5 on. What is older than 1.5 is refused. From there on the queues that
 // earlier versions made work as the newest does, and so do the subscriptions from before an upgrade.
 func TestEveryVersion(t *testing.T) {
+	t.Parallel()
 	p := poolAt(t, brokertest.Private(t).Database("1.4.5"))
 	made := make(map[string]backend.Subscription) // by the version that made the queue
 	queues := make(map[string]*pgmq.Queue)
