@@ -55,10 +55,15 @@ func (e *ears) hear(t *testing.T, sub backend.Subscription) {
 	looks := func() int { return e.sent.count("SELECT (SELECT min(vt)") }
 	before := looks()
 	got := make(chan *backend.Delivery)
-	go func() { got <- receiveOne(t, sub) }()
+	go func() {
+		defer close(got)
+		got <- receiveOne(t, sub)
+	}()
 	await(t, "the subscription waits", func() bool { return looks() > before })
 	publish(t, e.other, `1`)
-	require.NoError(t, settle(sub, <-got, ack))
+	d, ok := <-got
+	require.True(t, ok, "nothing was heard")
+	require.NoError(t, settle(sub, d, ack))
 }
 
 func TestListeningFindsWhatOthersSend(t *testing.T) {
