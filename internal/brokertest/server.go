@@ -149,6 +149,29 @@ func dialPostgres(url string) error {
 	return conn.Close(ctx)
 }
 
+// Standby starts a second server, which follows this one and takes no writes until
+// it is promoted. Both belong to the test.
+func (s *Server) Standby() *Server {
+	s.tb.Helper()
+	b := &Server{private: private{tb: s.tb, owner: s.owner}, programs: s.programs, port: freePort(s.tb)}
+	b.makeData("postgres")
+	cmd := b.program("pg_basebackup", "-D", b.data, "-h", "127.0.0.1", "-p", strconv.Itoa(s.port), "-U", "postgres",
+		"--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.tb.Fatalf("pg_basebackup: %v\n%s", err, out)
+	}
+	b.Start()
+	return b
+}
+
+// Promote makes a standby take writes, as when the server that it followed is gone.
+func (s *Server) Promote() {
+	s.tb.Helper()
+	if done, err := askPostgres[bool](s.URL(), "SELECT pg_promote()"); err != nil || !done {
+		s.fatalf("the standby was not promoted: %v", err)
+	}
+}
+
 // Stop shuts the server down in the given mode, and returns when all of its
 // processes have ended.
 func (s *Server) Stop(mode StopMode) {
