@@ -71,7 +71,7 @@ func (q *Queue) findings(l layout) []backend.Finding {
 		}
 		if strings.HasPrefix(part.name, "q_") && !part.table.has("headers") {
 			add(true, "column_missing", nil,
-				"table pgmq.%s has no column headers: it is from a PGMQ before 1.5: upgrade with ALTER EXTENSION pgmq UPDATE", part.name)
+				"table pgmq.%s has no column headers: it is from a PGMQ before 1.5: upgrade with ALTER EXTENSION pgmq UPDATE, or with PGMQ's upgrade scripts where it is installed by SQL alone", part.name)
 		}
 		var lacks []string
 		for _, right := range part.rights {
