@@ -62,10 +62,11 @@
 //
 // LISTEN asks for more: the queue's trigger, which SELECT pgmq.enable_notify_insert('orders', 250) makes in PGMQ 1.7 or
 // later, and a connection to the server itself, past any pooler. The trigger notifies of the first message that is sent, and
-// of none for the next 250 ms; those are found when that time is over. All who send to the queue pay for the trigger: it
-// updates one row, so that transactions which send wait for each other until they commit. When nothing is heard, be it
-// that a pooler swallows notifications or that a crash of the server took the trigger's row, Check says so
-// (listen_silent), a warning is logged, and the queue polls every 200 ms meanwhile, and tries again.
+// of none for the next 250 ms; those are found when that time is over, or by polling if their transaction took longer. All
+// who send to the queue pay for the trigger: it updates one row, so that transactions which send wait for each other until
+// they commit. When nothing is heard, be it that a pooler swallows notifications or that a crash of the server took the
+// trigger's row, Check says so (listen_silent), a warning is logged, and the queue polls every 200 ms meanwhile, and tries
+// again.
 //
 // Other clients may read, pop, archive and delete beside a consumer: a message is nobody else's while its vt lies ahead.
 // One who makes a held message visible with pgmq.set_vt, or removes it, takes it from its holder, who gets

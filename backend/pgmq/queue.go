@@ -30,9 +30,9 @@ type Options struct {
 	PollInterval time.Duration
 
 	// Listen, where it is set, has other processes' messages found at once, by LISTEN on a connection of its own that these
-	// settings lead to: pool.Config().ConnConfig, or settings that lead past a pooler. The queue has to send notifications:
-	// see the package comment. PollInterval may then be as long as 5 s, say; while no notifications arrive, 200 ms takes its
-	// place. Nil: no LISTEN.
+	// settings lead to: pool.Config().ConnConfig, or what pgx.ParseConfig makes of an address that leads past a pooler. The
+	// queue has to send notifications: see the package comment. PollInterval may then be as long as 5 s, say; while no
+	// notifications arrive, 200 ms takes its place. Nil: no LISTEN.
 	Listen *pgx.ConnConfig
 
 	// Parallel is how many calls to Receive, and to Settle, a consumer makes at the same time; each takes a connection of
@@ -106,6 +106,8 @@ func Open(pool *pgxpool.Pool, name string, opts Options) (*Queue, error) {
 		return nil, fmt.Errorf("pgmq: Options.PollInterval is %v: set %v or more, or 0 for %v", opts.PollInterval, minPollInterval, defaultPollInterval)
 	case opts.Parallel < 0:
 		return nil, fmt.Errorf("pgmq: Options.Parallel is %d: set a positive number, or 0 for a quarter of the pool", opts.Parallel)
+	case opts.Listen != nil && opts.Listen.Port == 0:
+		return nil, errors.New("pgmq: Options.Listen names no server: take pool.Config().ConnConfig, or what pgx.ParseConfig returns")
 	case pool == nil:
 		return nil, errors.New("pgmq: the pool is nil: make one with pgxpool.New")
 	}
