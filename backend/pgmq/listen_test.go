@@ -3,6 +3,7 @@ package pgmq_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +129,29 @@ func TestListeningOutlivesTheServer(t *testing.T) {
 	e.notify(t, 0)
 	e.awaitLog(t, "listens for messages", 2)
 	e.hear(t, sub)
+}
+
+// Who may not see the row of the throttle is told what to grant.
+func TestListeningWithoutTheRight(t *testing.T) {
+	p := pool(t)
+	e := listening(t, p, brokertest.Postgres(t), brokertest.Postgres(t))
+	e.notify(t, 0)
+	role := fmt.Sprintf("redeliver_%d", rand.Uint64())
+	execute(t, p, "CREATE ROLE "+role)
+	t.Cleanup(func() { execute(t, p, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
+	for _, what := range []string{"USAGE ON SCHEMA pgmq", "ALL ON pgmq.q_" + e.Name(), "ALL ON pgmq.a_" + e.Name(), "ALL ON pgmq.q_" + e.Name() + "_dlq"} {
+		execute(t, p, "GRANT "+what+" TO "+role)
+	}
+	limited := pool(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = role })
+	q, err := pgmq.Open(limited, e.Name(), pgmq.Options{Listen: limited.Config().ConnConfig})
+	require.NoError(t, err)
+	findings, err := q.Check(t.Context(), backend.Needs{})
+	require.NoError(t, err)
+	require.Len(t, findings, 1)
+	require.Contains(t, findings[0].Text, "GRANT SELECT ON pgmq.notify_insert_throttle")
+	execute(t, p, "GRANT SELECT ON pgmq.notify_insert_throttle TO "+role)
+	require.Empty(t, codes(t, q))
+	limited.Close()
 }
 
 // PGMQ 1.7 has no throttle.
