@@ -2,7 +2,6 @@ package rabbit
 
 import (
 	"fmt"
-	"maps"
 	"strconv"
 	"time"
 
@@ -79,10 +78,14 @@ func (q *Queue) copyOf(st backend.Settlement, m *Message) (*parcel, error) {
 // copy returns a message as the producer sent it, with the headers that copies always have.
 func (q *Queue) copy(d *backend.Delivery, m *Message) *parcel {
 	h := make(amqp.Table, len(m.Headers)+8)
-	maps.Copy(h, m.Headers)
-	maps.DeleteFunc(h, func(name string, _ any) bool { return brokers(name) })
-	for _, name := range []string{headerAttempt, headerLapses, headerSnoozes, headerWaits, headerBand} {
-		delete(h, name)
+	for name, value := range m.Headers {
+		switch name {
+		case headerAttempt, headerLapses, headerSnoozes, headerWaits, headerBand, headerPublish:
+		default:
+			if !brokers(name) {
+				h[name] = value
+			}
+		}
 	}
 	h[headerEnqueued] = m.enqueued.UnixMilli()
 	h[headerExchange] = m.Exchange
@@ -137,10 +140,12 @@ func (q *Queue) parcel(key string, msg amqp.Publishing) *parcel {
 }
 
 func (c counts) write(h amqp.Table) {
-	h[headerAttempt] = int64(c.attempt)
-	for name, n := range map[string]int{headerLapses: c.lapses, headerSnoozes: c.snoozes, headerWaits: c.waits} {
-		if n > 0 {
-			h[name] = int64(n)
+	for _, count := range [...]struct {
+		name     string
+		n, least int
+	}{{headerAttempt, c.attempt, 2}, {headerLapses, c.lapses, 1}, {headerSnoozes, c.snoozes, 1}, {headerWaits, c.waits, 1}} {
+		if count.n >= count.least {
+			h[count.name] = int64(count.n)
 		}
 	}
 }

@@ -30,7 +30,7 @@ const (
 // so that what belongs to a lost one, such as a delivery tag, cannot reach its successor.
 type link struct {
 	conn *amqp.Connection
-	sock net.Conn // beneath it
+	sock *cork // beneath it
 
 	gone chan struct{} // closed when the connection has ended
 	why  error         // set before that
@@ -73,9 +73,9 @@ func (q *Queue) dialOne(ctx context.Context, address, purpose string) (*link, er
 			if err != nil {
 				return nil, err
 			}
-			l.sock = sock
+			l.sock = &cork{Conn: sock}
 			detach = context.AfterFunc(ctx, l.cut)
-			return sock, sock.SetDeadline(time.Now().Add(handshakeTime)) // which the library lifts
+			return l.sock, sock.SetDeadline(time.Now().Add(handshakeTime)) // which the library lifts
 		},
 	}
 	if q.opts.TLS != nil {

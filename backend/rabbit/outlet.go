@@ -382,6 +382,7 @@ func (l *lane) sendAll(life context.Context, c *consignment) {
 		for !l.send(life, p) {
 		}
 	}
+	l.flush()
 	close(c.sent)
 }
 
@@ -405,6 +406,7 @@ func (l *lane) send(life context.Context, p *parcel) (ended bool) {
 		return true
 	}
 	p.pipe = pipe
+	pipe.link.sock.gather()
 	var err error
 	p.confirm, err = pipe.ch.PublishWithDeferredConfirm(p.exchange, p.key, true, false, p.msg)
 	switch {
@@ -413,6 +415,7 @@ func (l *lane) send(life context.Context, p *parcel) (ended bool) {
 			l.out.work.Go(func() { l.claim(p) })
 		}
 		if p.large() {
+			l.flush()
 			sleep(solitude, p.confirm.Done(), life.Done())
 		}
 		return true
@@ -428,8 +431,21 @@ func (l *lane) send(life context.Context, p *parcel) (ended bool) {
 	}
 }
 
+// flush has written what the lane has gathered. It comes before each wait.
+func (l *lane) flush() {
+	if l.pipe != nil {
+		l.pipe.link.sock.flush()
+	}
+}
+
 // acquire takes a token of the window. It returns false if something else happens before that.
 func (l *lane) acquire(life context.Context, pipe *pipe, alarm <-chan time.Time) bool {
+	select {
+	case l.window <- struct{}{}:
+		return true
+	default:
+	}
+	l.flush()
 	select {
 	case l.window <- struct{}{}:
 		return true
@@ -470,6 +486,7 @@ func (p *parcel) end(err error) {
 func (l *lane) ready(life context.Context, p *parcel) *pipe {
 	for failed := 0; life.Err() == nil && p.state.Load() == waiting; {
 		if l.pipe == nil || l.pipe.ch.IsClosed() {
+			l.flush()
 			var err error
 			if l.pipe, err = l.open(); err != nil {
 				l.pipe = nil
@@ -488,6 +505,7 @@ func (l *lane) ready(life context.Context, p *parcel) *pipe {
 			return l.pipe
 		}
 		l.note(errors.New(blocked))
+		l.flush()
 		select {
 		case <-clear:
 		case <-l.pipe.link.gone:

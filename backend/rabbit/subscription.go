@@ -243,6 +243,7 @@ func (ss *session) end(ctx context.Context, m *Message, f func(*amqp.Channel, ui
 // that it sent up to some delivery, if none of those is left unsettled.
 func (ss *session) acknowledge(ctx context.Context, ms []*Message) []error {
 	errs := make([]error, len(ms))
+	defer ss.link.sock.flush()
 	if err := ss.enter(ctx); err != nil {
 		for i := range errs {
 			errs[i] = err
@@ -250,6 +251,7 @@ func (ss *session) acknowledge(ctx context.Context, ms []*Message) []error {
 		return errs
 	}
 	defer ss.mu.Unlock()
+	ss.link.sock.gather()
 	for _, m := range ms {
 		m.acked = true
 	}
