@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redeliver/redeliver/backend"
@@ -393,6 +394,100 @@ func TestAMessageThatKillsItsConsumerIsAbandoned(t *testing.T) {
 		require.EqualValues(t, 3, ran.Load())
 		require.Eventually(t, func() bool { return handled.Load() >= 5 }, patience, 10*time.Millisecond)
 	})
+}
+
+// filled is a message whose headers leave so much room in their frame.
+func filled(id string, room int) amqp.Publishing {
+	const frameMax = 128 << 10
+	msg := amqp.Publishing{MessageId: id, DeliveryMode: amqp.Persistent, Headers: amqp.Table{"fill": ""}}
+	msg.Headers["fill"] = strings.Repeat("x", frameMax-room-rabbit.HeaderFrameSize(msg))
+	return msg
+}
+
+// Where a message's headers leave no room for counts, or for the record of a failure, it comes to an end too, and is whole.
+func TestAMessageThatFillsItsFrameComesToAnEnd(t *testing.T) {
+	t.Parallel()
+	type variant struct {
+		kind rabbit.Type
+		room int
+	}
+	for v, want := range map[variant]struct {
+		ran    int32 // calls of the handler
+		record bool
+	}{
+		{rabbit.Classic, 0}:    {1, false}, // it was not to run when its lapses could not be counted
+		{rabbit.Classic, 30}:   {3, false},
+		{rabbit.Classic, 100}:  {3, false},
+		{rabbit.Classic, 1500}: {3, true},
+		{rabbit.Quorum, 100}:   {3, false},
+		{rabbit.Quorum, 1500}:  {3, true},
+	} {
+		t.Run(fmt.Sprint(v.kind, v.room), func(t *testing.T) {
+			q := queue(t, rabbit.Options{Type: v.kind})
+			link := brokertest.Proxy(t, brokertest.Rabbit(t))
+			far := through(t, link, q, rabbit.Options{})
+			msg := filled("poison", v.room)
+			send(t, "", q.Name(), msg)
+			for range 3 { // given back, which counts for nothing
+				sub := subscribe(t, far)
+				d := receiveOne(t, sub)
+				require.Zero(t, d.Lapses)
+				require.NoError(t, settle(sub, d, release))
+				require.NoError(t, sub.Close(t.Context()))
+			}
+			var ran atomic.Int32
+			consume(t, &consumer.Consumer{
+				Queue: far, Concurrency: 1, Policy: policy.Policy{MaxAttempts: 3, MaxLapses: 2, Backoff: policy.Fixed(time.Millisecond)},
+				Handler: consumer.HandlerFunc(func(ctx context.Context, _ *backend.Delivery) error {
+					ran.Add(1)
+					link.Cut()
+					<-ctx.Done()
+					return context.Cause(ctx)
+				}),
+			})
+			dead := receiveOne(t, subscribe(t, graves(t, q)))
+			require.Equal(t, want.ran, ran.Load())
+			require.Equal(t, "poison", dead.ID)
+			require.Equal(t, map[string]string{"fill": msg.Headers["fill"].(string)}, dead.Headers)
+			if !want.record {
+				require.Nil(t, dead.Failure)
+				return
+			}
+			require.Equal(t, string(policy.ReasonAbandoned), dead.Failure.Reason)
+			require.Equal(t, 3, dead.Failure.Lapses)
+		})
+	}
+}
+
+// A quorum queue counts lapses in a header that it adds, for which there may be no room. Nobody can take the message then, nor
+// what is behind it, until somebody raises the limit; but it is the only one that lapses meanwhile.
+func TestAMessageThatHasBecomeTooLargeIsTold(t *testing.T) {
+	t.Parallel()
+	s := brokertest.PrivateRabbit(t)
+	var logged log
+	q := queueAt(t, s.URL(), rabbit.Options{Logger: logged.logger()})
+	onChannel(t, s.URL(), func(ch *amqp.Channel) {
+		require.NoError(t, ch.Publish("", q.Name(), false, false, filled("large", 0)))
+	})
+	sub := subscribe(t, q)
+	require.Equal(t, "large", receiveOne(t, sub).ID)
+	s.CloseConnections()
+	told := func(n int) {
+		for strings.Count(logged.String(), "raise the broker's frame_max") < n {
+			ds, err := receiveFor(sub, 200*time.Millisecond)
+			require.ErrorIs(t, err, errTimeout, "%d came", len(ds))
+		}
+	}
+	told(1)
+	publish(t, q, ids(5)...)
+	told(4)
+
+	s.Ctl("eval", "application:set_env(rabbit, frame_max, 262144).")
+	for range 6 {
+		d := receiveOne(t, sub)
+		require.Equal(t, d.ID == "large", d.Lapses > 0, "%s: %d lapses", d.ID, d.Lapses)
+		require.NoError(t, settle(sub, d, ack))
+	}
 }
 
 func TestMessagesOutliveManyCuts(t *testing.T) {

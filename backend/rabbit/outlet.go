@@ -54,6 +54,7 @@ func (o *outlet) connect() (*link, error) {
 		// It may be another broker, or one that has forgotten.
 		o.queue.top.forget()
 	}
+	o.queue.frameMax.Store(l.frameMax())
 	o.link = l
 	o.links++
 	return l, nil
@@ -77,7 +78,7 @@ func (o *outlet) close(ctx context.Context) {
 type parcel struct {
 	exchange, key string
 	msg           amqp.Publishing
-	id            int64  // in the header by which it is known again if the broker returns it
+	id            int64  // in the header by which it is known again if the broker returns it; 0 if there is none, and it is sent alone
 	needs         []part // what has to be declared
 
 	sent    chan struct{} // closed when the parcels that it was posted with are not waiting any more
@@ -97,6 +98,7 @@ const (
 	withdrawn               // never sent
 	abandoned               // nobody waits any more, so that its confirmation is claimed by a goroutine of the lane
 	refused                 // not sent, or broken off
+	departed                // sent alone: a goroutine of its own ends it
 )
 
 // pipe is a channel in confirm mode.
@@ -150,8 +152,13 @@ func (l *lane) post(parcels []*parcel) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(parcels) > 0 {
+		if parcels[0].id == 0 {
+			l.postAlone(parcels[0])
+			parcels = parcels[1:]
+			continue
+		}
 		n := 1
-		for n < min(len(parcels), maxConsignment) && !parcels[0].large() && !parcels[n].large() {
+		for n < min(len(parcels), maxConsignment) && parcels[n].id != 0 && !parcels[0].large() && !parcels[n].large() {
 			n++
 		}
 		c := &consignment{parcels: parcels[:n], sent: make(chan struct{})}
@@ -170,6 +177,30 @@ func (l *lane) post(parcels []*parcel) {
 		}
 		signal(l.wake)
 	}
+}
+
+// postAlone begins to send a parcel over a connection of its own, by which no other could be returned.
+func (l *lane) postAlone(p *parcel) {
+	p.sent = make(chan struct{})
+	close(p.sent)
+	p.state.Store(departed)
+	l.out.work.Go(func() { p.end(l.sendAlone(p)) })
+}
+
+func (l *lane) sendAlone(p *parcel) error {
+	q := l.out.queue
+	return q.visit(q.life, func(v *visit) error {
+		pipe, err := newPipe(v.link)
+		if err != nil {
+			return err
+		}
+		p.pipe = pipe
+		if p.confirm, err = pipe.ch.PublishWithDeferredConfirm(p.exchange, p.key, true, false, p.msg); err != nil {
+			return errBroken(err)
+		}
+		<-p.confirm.Done()
+		return l.verdict(p)
+	})
 }
 
 // refuse ends a consignment that will not be sent, because the queue was closed.
@@ -253,6 +284,10 @@ func errUnconfirmed(why error) error {
 	return fmt.Errorf("%w: the broker has not confirmed the copy: %w", backend.ErrUnknown, why)
 }
 
+func errBroken(why error) error {
+	return fmt.Errorf("%w: the connection ended while the copy was sent: %w", backend.ErrUnknown, why)
+}
+
 // unsent is the error of a parcel that was not sent before ctx ended.
 func (l *lane) unsent(ctx context.Context) error {
 	l.mu.Lock()
@@ -314,9 +349,8 @@ func (p *pipe) takeReturn(id int64) (amqp.Return, bool) {
 				p.returns = nil
 				continue
 			}
-			if id, ok := r.Headers[headerPublish].(int64); ok {
-				p.returned[id] = r
-			}
+			id, _ := r.Headers[headerPublish].(int64) // 0 if there is none
+			p.returned[id] = r
 		default:
 			r, ok := p.returned[id]
 			delete(p.returned, id)
@@ -426,7 +460,7 @@ func (l *lane) send(life context.Context, p *parcel) (ended bool) {
 	default:
 		<-l.window
 		p.state.Store(refused)
-		p.end(fmt.Errorf("%w: the connection ended while the copy was sent: %w", backend.ErrUnknown, err))
+		p.end(errBroken(err))
 		return true
 	}
 }
@@ -526,6 +560,10 @@ func (l *lane) open() (*pipe, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newPipe(link)
+}
+
+func newPipe(link *link) (*pipe, error) {
 	ch, err := link.conn.Channel()
 	if err != nil {
 		return nil, err

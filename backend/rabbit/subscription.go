@@ -51,6 +51,7 @@ type subscription struct {
 	asked     int            // how many messages they would take
 	consuming bool
 	watched   bool      // run will look by itself for whether anybody receives
+	single    time.Time // until then the broker sends one message at a time
 	rest      time.Time // if nobody does by then, what is in the buffer goes back
 	lapsed    []*delivery
 	counting  bool // a goroutine counts the lapses of those
@@ -76,6 +77,7 @@ type session struct {
 	granted int           // how many messages it may be sent at once
 	current int           // how many of those that it was sent are unacked
 	starved bool          // run waits for room
+	single  time.Time     // until then the consumer is sent one message at a time
 	gate    chan struct{} // what acks wait for, while it is not closed; nil is open
 }
 
