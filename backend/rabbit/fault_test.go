@@ -38,6 +38,19 @@ func through(t *testing.T, link *brokertest.Link, q *rabbit.Queue, opts rabbit.O
 	return other
 }
 
+// dialer returns a Dial by which connections go around a link, to the broker itself, while direct is set.
+func dialer(t *testing.T, direct *atomic.Bool) func(ctx context.Context, network, address string) (net.Conn, error) {
+	t.Helper()
+	broker, err := url.Parse(brokertest.Rabbit(t))
+	require.NoError(t, err)
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if direct.Load() {
+			address = broker.Host
+		}
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+}
+
 // Wherever the link is cut, the message is there, once or more often.
 func TestNothingIsLostWhereverTheLinkIsCut(t *testing.T) {
 	t.Parallel()
@@ -256,6 +269,63 @@ func TestACutLinkLapsesWhatIsHeldAndNothingElse(t *testing.T) {
 	})
 }
 
+// The connection that publishes is lost alone, before a copy is there or before that is known. The message is held as before, so
+// that it can be settled again: the outcome was unknown, and no lease was lost.
+func TestALostPublishingConnectionCostsNoLease(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		cut    func(*brokertest.Link)
+		copies int
+	}{
+		"before the copy is there": {func(l *brokertest.Link) { l.CutAfter(brokertest.ToBroker, 1) }, 1},
+		"before that is known":     {func(l *brokertest.Link) { l.CutAfter(brokertest.FromBroker, 0) }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachType(t, func(t *testing.T, kind rabbit.Type) {
+				q := queue(t, rabbit.Options{Type: kind})
+				link := brokertest.Proxy(t, brokertest.Rabbit(t))
+				var direct atomic.Bool
+				far := through(t, link, q, rabbit.Options{Dial: dialer(t, &direct)})
+				direct.Store(true)
+				sub, dead := subscribe(t, far), subscribe(t, graves(t, q))
+				publish(t, q, "m")
+				d := receiveOne(t, sub)
+				direct.Store(false)
+				require.NoError(t, settle(sub, d, deadLetter("so that these are connected too")))
+				require.NoError(t, settle(dead, receiveOne(t, dead), ack))
+				for _, st := range []backend.Settlement{deadLetter("x"), retry(0), retry(10 * time.Millisecond)} {
+					publish(t, far, "m")
+					d := receiveOne(t, sub)
+					require.NoError(t, far.Declare(t.Context(), policy.Policy{MaxAttempts: 2, Backoff: policy.Fixed(10 * time.Millisecond)}))
+					c.cut(link)
+
+					err := settle(sub, d, st)
+					require.ErrorIs(t, err, backend.ErrUnknown)
+					require.NotErrorIs(t, err, backend.ErrLeaseLost)
+					require.NoError(t, sub.Extend(t.Context(), []*backend.Delivery{d}), "it is held")
+					require.NoError(t, settle(sub, d, st))
+
+					target, attempt := sub, 2
+					if st.Outcome == backend.DeadLetter {
+						target, attempt = dead, 1
+					}
+					for _, d := range receive(t, target, c.copies) {
+						require.Equal(t, [2]any{"m", attempt}, [2]any{d.ID, d.Attempt})
+						if kind == rabbit.Classic { // a quorum queue may count one for a consumer that ends
+							require.Zero(t, d.Lapses)
+						}
+						require.NoError(t, settle(target, d, ack))
+					}
+					requireNothing(t, sub)
+					requireNothing(t, dead)
+				}
+				require.NoError(t, sub.Close(t.Context()))
+				require.Zero(t, ready(t, q), "the originals are gone")
+			})
+		})
+	}
+}
+
 func within[T any](t *testing.T, ch <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -290,19 +360,11 @@ func TestALapseIsCountedInOneCopyHoweverSlowTheBroker(t *testing.T) {
 	t.Parallel()
 	q := queue(t, rabbit.Options{Type: rabbit.Classic})
 	link := brokertest.Proxy(t, brokertest.Rabbit(t))
-	var slow atomic.Bool // new connections go through the link
-	slow.Store(true)
-	broker, err := url.Parse(brokertest.Rabbit(t))
-	require.NoError(t, err)
-	far := through(t, link, q, rabbit.Options{Heartbeat: time.Minute, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		if !slow.Load() {
-			address = broker.Host
-		}
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}})
+	var direct atomic.Bool
+	far := through(t, link, q, rabbit.Options{Heartbeat: time.Minute, Dial: dialer(t, &direct)})
 	publish(t, far, "m") // over the connection that copies will go by
 	require.NoError(t, far.Declare(t.Context()))
-	slow.Store(false)
+	direct.Store(true)
 	near := subscribe(t, q)
 	receiveOne(t, near)
 	link.Hold(brokertest.FromBroker)
@@ -326,18 +388,12 @@ func TestASettlementEndsWithItsContextWhileAConsumerEnds(t *testing.T) {
 	t.Parallel()
 	q := queue(t, rabbit.Options{})
 	link := brokertest.Proxy(t, brokertest.Rabbit(t))
-	var silent atomic.Bool // new connections go through the link
-	broker, err := url.Parse(brokertest.Rabbit(t))
-	require.NoError(t, err)
-	far := through(t, link, q, rabbit.Options{Heartbeat: time.Minute, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		if !silent.Load() {
-			address = broker.Host
-		}
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}})
+	var direct atomic.Bool
+	direct.Store(true)
+	far := through(t, link, q, rabbit.Options{Heartbeat: time.Minute, Dial: dialer(t, &direct)})
 	publish(t, far, "a", "b") // over the connection that copies will go by
 	require.NoError(t, far.Declare(t.Context()))
-	silent.Store(true)
+	direct.Store(false)
 	sub := subscribe(t, far)
 	var held []*backend.Delivery
 	for len(held) < 2 {
