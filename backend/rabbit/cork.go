@@ -5,30 +5,50 @@ import (
 	"sync"
 )
 
-// cork is a network connection that can gather what is written to it. The library writes each message and each ack by itself,
-// and the system call for that costs more than all the rest of sending a small one, at the broker's end too.
+// cork is a network connection that gathers what is written to it. The library writes each message and each ack by itself, and
+// the system call for that costs more than all the rest of sending a small one, at the broker's end too.
+//
+// One writer at a time is in the socket, and takes along what others have written meanwhile. So a broker that does not read
+// holds up that one alone, until too much has gathered. An error ends the connection, and whoever waits for something from it learns that.
 type cork struct {
 	net.Conn
 
 	mu       sync.Mutex
-	in       bool
+	in       bool // nothing is to be sent until flush
 	gathered []byte
+	spare    []byte // the memory of what was sent last
+	sending  bool
+	err      error      // why nothing can be sent any more
+	drained  *sync.Cond // tells that something was sent, or cannot be
 }
 
-// maxGathered is how much is gathered before it is written after all.
-const maxGathered = 64 << 10
+// What may be gathered: more than the acks of a few thousand messages, which are what must not be held up.
+const (
+	maxGathered = 64 << 10 // is sent even before flush
+	maxBacklog  = 1 << 20  // has further writers wait
+)
 
+func newCork(conn net.Conn) *cork {
+	c := &cork{Conn: conn}
+	c.drained = sync.NewCond(&c.mu)
+	return c
+}
+
+// Write implements net.Conn. It returns before all is sent if another is sending.
 func (c *cork) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.in {
-		return c.Conn.Write(p)
+	for c.err == nil && len(c.gathered) >= maxBacklog {
+		c.drained.Wait()
+	}
+	if c.err != nil {
+		return 0, c.err
 	}
 	c.gathered = append(c.gathered, p...)
-	if len(c.gathered) >= maxGathered {
-		return len(p), c.writeLocked()
+	if !c.in || len(c.gathered) >= maxGathered {
+		c.sendLocked()
 	}
-	return len(p), nil
+	return len(p), c.err
 }
 
 // gather keeps back what is written from now on, until flush. Nobody may wait for the broker in between.
@@ -38,21 +58,34 @@ func (c *cork) gather() {
 	c.in = true
 }
 
-// flush writes what was gathered. If that fails the connection ends, and whoever waits for something from it learns that.
+// flush sends what was gathered, unless another is sending, who does it then.
 func (c *cork) flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.in = false
-	if c.writeLocked() != nil {
-		c.Close()
-	}
+	c.sendLocked()
 }
 
-func (c *cork) writeLocked() error {
-	if len(c.gathered) == 0 {
-		return nil
+// sendLocked unlocks c.mu while it is in the socket.
+func (c *cork) sendLocked() {
+	if c.sending {
+		return
 	}
-	_, err := c.Conn.Write(c.gathered)
-	c.gathered = c.gathered[:0]
-	return err
+	c.sending = true
+	for len(c.gathered) > 0 && c.err == nil {
+		p := c.gathered
+		c.gathered = c.spare[:0]
+		c.mu.Unlock()
+		_, err := c.Conn.Write(p)
+		c.mu.Lock()
+		if c.spare = p; cap(p) > maxBacklog {
+			c.spare = nil
+		}
+		if err != nil {
+			c.err = err
+			c.Close()
+		}
+		c.drained.Broadcast()
+	}
+	c.sending = false
 }

@@ -421,6 +421,69 @@ func TestASettlementEndsWithItsContextWhileAConsumerEnds(t *testing.T) {
 	requireNothing(t, sub)
 }
 
+// clogged is a connection to a broker that does not read, while full is set.
+type clogged struct {
+	net.Conn
+	full   *atomic.Bool
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (c *clogged) Write(p []byte) (int, error) {
+	if c.full.Load() {
+		<-c.closed
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *clogged) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// Where a broker does not read from the connection that acks go by, they hold up neither one another nor what is received.
+func TestABrokerThatDoesNotReadHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	q := queue(t, rabbit.Options{})
+	var full atomic.Bool
+	far, err := rabbit.Open(brokertest.Rabbit(t), q.Name(), rabbit.Options{
+		Heartbeat: time.Minute, Logger: slog.New(slog.DiscardHandler),
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return &clogged{Conn: conn, full: &full, closed: make(chan struct{})}, err
+		},
+	})
+	require.NoError(t, err)
+	publish(t, q, ids(20)...)
+	sub := subscribe(t, far)
+	held := receive(t, sub, 10)
+	full.Store(true)
+	done := make(chan error, 1)
+	go func() {
+		for _, d := range held {
+			if err := settle(sub, d, ack); err != nil {
+				done <- err
+				return
+			}
+		}
+		_, _ = receiveFor(sub, time.Millisecond)
+		done <- nil
+	}()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(patience):
+		require.Fail(t, "a settlement hangs, or a Receive")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_ = far.Close(ctx)
+	again := subscribe(t, q)
+	for _, d := range receive(t, again, 20) {
+		require.NoError(t, settle(again, d, ack), "an ack that did not arrive leaves the message where it was")
+	}
+}
+
 // A message that takes its consumer's connection down each time comes to an end, and the others do not suffer.
 func TestAMessageThatKillsItsConsumerIsAbandoned(t *testing.T) {
 	eachType(t, func(t *testing.T, kind rabbit.Type) {

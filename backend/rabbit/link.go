@@ -75,7 +75,7 @@ func (q *Queue) dialOne(ctx context.Context, address, purpose string) (*link, er
 			if err != nil {
 				return nil, err
 			}
-			l.sock = &cork{Conn: sock}
+			l.sock = newCork(sock)
 			detach = context.AfterFunc(ctx, l.cut)
 			return l.sock, sock.SetDeadline(time.Now().Add(handshakeTime)) // which the library lifts
 		},

@@ -237,7 +237,7 @@ func (ss *session) end(ctx context.Context, m *Message, f func(*amqp.Channel, ui
 	if err := ss.enter(ctx); err != nil {
 		return err
 	}
-	defer ss.mu.Unlock()
+	defer ss.exit()
 	return ss.endLocked(m, f)
 }
 
@@ -245,15 +245,13 @@ func (ss *session) end(ctx context.Context, m *Message, f func(*amqp.Channel, ui
 // that it sent up to some delivery, if none of those is left unsettled.
 func (ss *session) acknowledge(ctx context.Context, ms []*Message) []error {
 	errs := make([]error, len(ms))
-	defer ss.link.sock.flush()
 	if err := ss.enter(ctx); err != nil {
 		for i := range errs {
 			errs[i] = err
 		}
 		return errs
 	}
-	defer ss.mu.Unlock()
-	ss.link.sock.gather()
+	defer ss.exit()
 	for _, m := range ms {
 		m.acked = true
 	}
@@ -301,8 +299,8 @@ func (ss *session) front() (last uint64, n int) {
 	return last, n
 }
 
-// enter locks the session once it may settle deliveries. It fails if its channel is gone, or if ctx ends while acks are kept
-// back.
+// enter locks the session once it may settle deliveries; exit unlocks it. It fails if its channel is gone, or if ctx ends while
+// acks are kept back.
 func (ss *session) enter(ctx context.Context) error {
 	ss.mu.Lock()
 	for ss.gate != nil {
@@ -319,7 +317,14 @@ func (ss *session) enter(ctx context.Context) error {
 		ss.mu.Unlock()
 		return err
 	}
+	ss.link.sock.gather()
 	return nil
+}
+
+// exit has what was written since enter sent by somebody else: a broker that does not read must not hold up whoever settles.
+func (ss *session) exit() {
+	ss.mu.Unlock()
+	go ss.link.sock.flush()
 }
 
 func (ss *session) endLocked(m *Message, f func(*amqp.Channel, uint64) error) error {
