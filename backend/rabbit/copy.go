@@ -205,7 +205,8 @@ func (q *Queue) fit(p *parcel, m *Message) error {
 		p.id = 0
 	}
 	if _, told := h[backend.HeaderFailure]; !told && p.needs[0] == gravesPart {
-		q.log.Error("rabbit: the headers of a message leave no room for the record of its failure: it is dead-lettered without", "message_id", id, "record", doc)
+		q.log.Error("rabbit: the headers of a message leave no room for the record of its failure: it is dead-lettered without",
+			"message_id", id, "record", doc)
 	}
 	return nil
 }

@@ -9,12 +9,12 @@ import (
 // the system call for that costs more than all the rest of sending a small one, at the broker's end too.
 //
 // One writer at a time is in the socket, and takes along what others have written meanwhile. So a broker that does not read
-// holds up that one alone, until too much has gathered. An error ends the connection, and whoever waits for something from it learns that.
+// holds up that one alone, until too much has gathered. An error ends the connection, from which whoever waits learns of it.
 type cork struct {
 	net.Conn
 
 	mu       sync.Mutex
-	in       bool // nothing is to be sent until flush
+	holds    int // calls of gather that no flush has followed yet
 	gathered []byte
 	spare    []byte // the memory of what was sent last
 	sending  bool
@@ -45,25 +45,26 @@ func (c *cork) Write(p []byte) (int, error) {
 		return 0, c.err
 	}
 	c.gathered = append(c.gathered, p...)
-	if !c.in || len(c.gathered) >= maxGathered {
+	if c.holds == 0 || len(c.gathered) >= maxGathered {
 		c.sendLocked()
 	}
 	return len(p), c.err
 }
 
-// gather keeps back what is written from now on, until flush. Nobody may wait for the broker in between.
+// gather keeps back what is written from now on, until flush. Whoever calls it must not wait for the broker in between.
 func (c *cork) gather() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.in = true
+	c.holds++
 }
 
-// flush sends what was gathered, unless another is sending, who does it then.
+// flush sends what was gathered, unless others are gathering or sending, who do it then.
 func (c *cork) flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.in = false
-	c.sendLocked()
+	if c.holds--; c.holds == 0 {
+		c.sendLocked()
+	}
 }
 
 // sendLocked unlocks c.mu while it is in the socket.

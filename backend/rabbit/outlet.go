@@ -118,7 +118,8 @@ type pipe struct {
 type lane struct {
 	out    *outlet
 	window chan struct{} // holds a token for each unconfirmed publishing
-	pipe   *pipe         // used by run alone
+	pipe   *pipe         // used by run alone, as is
+	corked *cork         // what it gathers in; nil if it has written all
 
 	mu      sync.Mutex
 	queue   []*consignment
@@ -440,7 +441,7 @@ func (l *lane) send(life context.Context, p *parcel) (ended bool) {
 		return true
 	}
 	p.pipe = pipe
-	pipe.link.sock.gather()
+	l.gather(pipe.link.sock)
 	var err error
 	p.confirm, err = pipe.ch.PublishWithDeferredConfirm(p.exchange, p.key, true, false, p.msg)
 	switch {
@@ -465,10 +466,20 @@ func (l *lane) send(life context.Context, p *parcel) (ended bool) {
 	}
 }
 
-// flush has written what the lane has gathered. It comes before each wait.
+// gather keeps back what the lane writes, until flush.
+func (l *lane) gather(c *cork) {
+	if l.corked != c {
+		l.flush()
+		c.gather()
+		l.corked = c
+	}
+}
+
+// flush comes before each wait.
 func (l *lane) flush() {
-	if l.pipe != nil {
-		l.pipe.link.sock.flush()
+	if l.corked != nil {
+		l.corked.flush()
+		l.corked = nil
 	}
 }
 

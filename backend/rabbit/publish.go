@@ -37,8 +37,8 @@ func (q *Queue) Publish(ctx context.Context, msgs ...backend.Message) error {
 			MessageId: m.ID, Headers: headers, Body: m.Body, DeliveryMode: amqp.Persistent, Timestamp: now,
 		})
 		if size, limit := headerFrameSize(p.msg), int(q.frameMax.Load())-reserve; size > limit {
-			return q.errorf("publish", fmt.Errorf("%w: message %q: its properties and headers are %d bytes too large for a frame of %d, of which copies need %d: "+
-				"send less in headers, or raise frame_max", backend.ErrInvalidMessage, m.ID, size-limit, limit+reserve, reserve))
+			return q.errorf("publish", fmt.Errorf("%w: message %q: its properties and headers are %d bytes too large for a frame of %d, "+
+				"of which copies need %d: send less in headers, or raise frame_max", backend.ErrInvalidMessage, m.ID, size-limit, limit+reserve, reserve))
 		}
 		parcels[i] = p
 	}
