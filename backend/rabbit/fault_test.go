@@ -239,6 +239,7 @@ func checkThere(t *testing.T, id string, outcome backend.Outcome, err error, nea
 }
 
 func TestACutLinkLapsesWhatIsHeldAndNothingElse(t *testing.T) {
+	t.Parallel()
 	eachType(t, func(t *testing.T, kind rabbit.Type) {
 		q := queue(t, rabbit.Options{Type: kind})
 		link := brokertest.Proxy(t, brokertest.Rabbit(t))
@@ -486,6 +487,7 @@ func TestABrokerThatDoesNotReadHoldsNobodyUp(t *testing.T) {
 
 // A message that takes its consumer's connection down each time comes to an end, and the others do not suffer.
 func TestAMessageThatKillsItsConsumerIsAbandoned(t *testing.T) {
+	t.Parallel()
 	eachType(t, func(t *testing.T, kind rabbit.Type) {
 		q := queue(t, rabbit.Options{Type: kind})
 		link := brokertest.Proxy(t, brokertest.Rabbit(t))
@@ -750,6 +752,7 @@ func (l *log) logger() *slog.Logger {
 
 // A broker that is short of memory stops reading from those who publish. Their copies wait, each is sent once, and acks go on.
 func TestABlockedBrokerIsWaitedOut(t *testing.T) {
+	t.Parallel()
 	s := brokertest.PrivateRabbit(t)
 	var logged log
 	q := queueAt(t, s.URL(), rabbit.Options{Logger: logged.logger()})

@@ -139,6 +139,7 @@ func send(tb testing.TB, exchange, key string, msgs ...amqp.Publishing) {
 }
 
 func TestNothingOfAMessageIsLostOnTheWay(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []rabbit.Type{rabbit.Quorum, rabbit.Classic} {
 		t.Run(string(kind), func(t *testing.T) {
 			q := queue(t, rabbit.Options{Type: kind})
@@ -251,6 +252,7 @@ func requireNothing(t *testing.T, sub backend.Subscription) {
 
 // Others write headers too, and what they say is not to be trusted further than it has to be.
 func TestForgedHeadersDoNoHarm(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []rabbit.Type{rabbit.Quorum, rabbit.Classic} {
 		t.Run(string(kind), func(t *testing.T) {
 			q := queue(t, rabbit.Options{Type: kind})
