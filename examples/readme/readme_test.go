@@ -134,9 +134,21 @@ func consumeAsFiled(ctx context.Context, queue backend.Queue, file *policyfile.F
 		Policy:    file.Policies[file.Default],
 		Overrides: file.Policies,
 		Choose:    file.Choose("type"), // by queue, and by the header that tells the type of a message
+		Wishes:    file.Wishes,         // what messages may ask for
 		Handler:   consumer.JSON(charge),
 	}
 	return c.Run(ctx)
+}
+
+func Example_wishes() {
+	queue := memory.New("payments", memory.Options{})
+	err := queue.Publish(context.Background(), backend.Message{
+		Body:    []byte(`{"Card": "4711", "Amount": 5}`),
+		Headers: map[string]string{backend.HeaderMaxAttempts: "2", backend.HeaderMaxAge: "10m"},
+	})
+	fmt.Println(err)
+	// Output:
+	// <nil>
 }
 
 func Example_call() {
