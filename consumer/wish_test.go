@@ -120,6 +120,61 @@ func TestWishesBoundEachRuleAndNothingIsDiscardedForThem(t *testing.T) {
 	})
 }
 
+func TestAWishedPolicyWaitsLongerWithinTheBoundsOfTheOther(t *testing.T) {
+	hint := policy.RetryAfter(10*time.Hour, errDeclined)
+	for name, c := range map[string]struct {
+		maxAge time.Duration
+		err    error
+		waits  []time.Duration
+	}{
+		"the longer wait":          {0, errDeclined, []time.Duration{4 * time.Minute, 4 * time.Minute}},
+		"within the age":           {5 * time.Minute, errDeclined, []time.Duration{4 * time.Minute}},
+		"within what may be asked": {0, hint, []time.Duration{8 * time.Minute, 8 * time.Minute}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				events := &recorder{}
+				own := policy.Policy{
+					MaxAttempts: 3, MaxAge: c.maxAge, MaxRetryAfter: 8 * time.Minute,
+					Backoff: policy.Steps{10 * time.Second, 4 * time.Minute, 20 * time.Second},
+				}
+				if c.maxAge > 0 {
+					own.MaxAttempts = 4
+					own.Backoff = policy.Steps{10 * time.Second, 20 * time.Second, 4 * time.Minute}
+				}
+				con := consume(nil, own, events, func(context.Context, *backend.Delivery) error { return c.err })
+				con.Overrides = map[string]policy.Policy{"slow": {MaxAttempts: 9, Backoff: policy.Fixed(time.Hour)}}
+				con.Wishes = []string{"slow"}
+				waits, _ := retries(t, con, events, map[string]string{"redeliver-policy": "slow"})
+				require.Equal(t, c.waits, waits)
+			})
+		})
+	}
+}
+
+// Half of the lapses of the wished policy make it a suspect.
+func TestAWishForFewerLapsesIsHeededBeforeTheyAreUsedUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newScripted(backend.Limits{})
+		var handlers gauge
+		c := consume(q, three, &recorder{}, func(context.Context, *backend.Delivery) error {
+			handlers.add(1)
+			defer handlers.add(-1)
+			time.Sleep(time.Second)
+			return nil
+		})
+		c.Overrides = map[string]policy.Policy{"fragile": {MaxAttempts: 3, MaxLapses: 2, Backoff: policy.Fixed(time.Second)}}
+		c.Wishes = []string{"fragile"}
+		q.deliver(&backend.Delivery{Message: wishing("suspect", map[string]string{"redeliver-policy": "fragile"}), Lapses: 1})
+		q.deliver(&backend.Delivery{Message: message("other")})
+		stop := start(t, c)
+		time.Sleep(time.Minute)
+		require.NoError(t, stop())
+		_, most := handlers.read()
+		require.Equal(t, 1, most)
+	})
+}
+
 func TestWishesHoldAtReceiptToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, seen := newScripted(backend.Limits{}), &journal{}
