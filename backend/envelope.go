@@ -94,7 +94,10 @@ var documentFields = []string{
 //
 // Text loses what some broker refuses: NUL and the other control characters except tab, newline and return, the code
 // points U+FFFE and U+FFFF, and bytes that are not UTF-8. What does not fit is cut on a rune boundary and ends in "…":
-// the stack first, then the error, then fields of a newer version, then the names.
+// the stack first, then the error, then the names.
+//
+// Nobody can send a message that leaves no room for the error: names and IDs are cut at a sixteenth of the budget, but not below
+// 128 bytes, and fields of a newer version are left out if they take more than half of it.
 func (f Failure) Encode(budget int) []byte { return f.AppendEncode(nil, budget) }
 
 // AppendEncode appends to b what Encode returns, and returns the longer slice. The budget is for what is appended.
@@ -104,8 +107,13 @@ func (f Failure) AppendEncode(b []byte, budget int) []byte {
 	}
 	budget = max(budget, minEnvelopeBudget)
 	f.Attempts, f.Lapses, f.Redrives = max(f.Attempts, 0), max(f.Lapses, 0), max(f.Redrives, 0)
-	for _, s := range []*string{&f.Reason, &f.Error, &f.ErrorType, &f.Stack, &f.Origin, &f.MessageID, &f.Policy, &f.Consumer} {
-		*s = clean(*s, budget)
+	names := []*string{&f.ErrorType, &f.Policy, &f.Consumer, &f.Reason, &f.Origin, &f.MessageID}
+	for _, s := range names {
+		*s = clean(*s, max(budget/16, 128))
+	}
+	f.Error, f.Stack = clean(f.Error, budget), clean(f.Stack, budget)
+	if f.unknownSize() > budget/2 {
+		f.unknown = nil
 	}
 	start := len(b)
 	b = f.appendDocument(b)
@@ -129,13 +137,13 @@ func (f Failure) AppendEncode(b []byte, budget int) []byte {
 	}
 	shrink(&f.Stack, 0)
 	shrink(&f.Error, 0)
-	if len(b)-start > budget && len(f.unknown) > 0 {
+	if len(b)-start > budget && f.unknown != nil {
 		f.unknown = nil
 		b = f.appendDocument(b[:start])
 	}
 	// The smallest budget holds the longest of what then remains: 6 texts of at most 48 bytes, which double at most when
 	// escaped (what takes 6 bytes for one, the other control characters, is gone), beside names, numbers and times.
-	for _, s := range []*string{&f.ErrorType, &f.Policy, &f.Consumer, &f.Reason, &f.Origin, &f.MessageID} {
+	for _, s := range names {
 		shrink(s, 48)
 	}
 	return b
@@ -174,6 +182,14 @@ func (f *Failure) appendDocument(b []byte) []byte {
 		b = append(b, f.unknown[name]...)
 	}
 	return append(b, '}')
+}
+
+// unknownSize is how many bytes the fields of a newer version take.
+func (f *Failure) unknownSize() (n int) {
+	for name, value := range f.unknown {
+		n += len(`,"":`) + len(name) + len(value)
+	}
+	return n
 }
 
 func appendText(b []byte, name, text string) []byte {
@@ -234,8 +250,9 @@ func ParseFailure(doc []byte) (*Failure, error) {
 		Attempts:  max(d.Attempts, 0),
 		Lapses:    max(d.Lapses, 0),
 		Redrives:  max(d.Redrives, 0),
-		Origin:    d.Origin,
-		MessageID: d.MessageID,
+		// What nothing is left of counts as absent.
+		Origin:    clean(d.Origin, len(d.Origin)),
+		MessageID: clean(d.MessageID, len(d.MessageID)),
 		Policy:    d.Policy,
 		Consumer:  d.Consumer,
 	}
@@ -279,7 +296,7 @@ func ParseFailure(doc []byte) (*Failure, error) {
 }
 
 // storableValue returns the value of an unknown field as every broker can store it: compact, in valid UTF-8, without the
-// runes that some refuse. Numbers stay exact.
+// runes that some refuse and numbers that are out of PostgreSQL's range. Numbers stay exact.
 func storableValue(name string, value json.RawMessage) (json.RawMessage, error) {
 	dec := json.NewDecoder(bytes.NewReader(value))
 	dec.UseNumber()
@@ -291,10 +308,39 @@ func storableValue(name string, value json.RawMessage) (json.RawMessage, error) 
 	if err != nil {
 		return nil, err
 	}
-	if !storableText(name) || !storableText(string(doc)) || bytes.Contains(doc, []byte(`\u0000`)) {
+	if !storableText(name) || !storableText(string(doc)) || bytes.Contains(doc, []byte(`\u0000`)) || !storableNumbers(v) {
 		return nil, errors.New("not storable")
 	}
 	return doc, nil
+}
+
+// maxExponent and maxDigits keep a number within PostgreSQL's numeric, which has 131,072 digits before the decimal point and
+// 16,383 after it.
+const (
+	maxExponent = 1000
+	maxDigits   = 1000
+)
+
+// storableNumbers reports whether all numbers in a JSON value that was decoded with UseNumber are within bounds.
+func storableNumbers(v any) bool {
+	switch v := v.(type) {
+	case json.Number:
+		digits, exponent, scaled := strings.Cut(strings.ToLower(v.String()), "e")
+		n, err := 0, error(nil)
+		if scaled {
+			n, err = strconv.Atoi(exponent)
+		}
+		return err == nil && len(digits) <= maxDigits && -maxExponent <= n && n <= maxExponent
+	case []any:
+		return !slices.ContainsFunc(v, func(e any) bool { return !storableNumbers(e) })
+	case map[string]any:
+		for _, e := range v {
+			if !storableNumbers(e) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // Record completes a failure of this delivery with what the message carries: its origin, its ID and its first times, which

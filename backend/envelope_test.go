@@ -2,6 +2,7 @@ package backend_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -123,10 +124,17 @@ func TestNewerVersionIsPreserved(t *testing.T) {
 
 func TestNewerFieldsThatCannotBeStoredAreDropped(t *testing.T) {
 	doc := parse(t, []byte(`{"v":2,"reason":"r","attempts":1,"origin":"q","message_id":"m",`+
-		`"nul":"a\u0000b", "deep":{"x":["\u0000"]}, "n\u0000l":1, "noncharacter":"`+"\uFFFE"+`", "lone":"\ud800", "raw":"`+"a\xffb"+`", "kept": [ 1 , 2 ] }`)).Encode(0)
+		`"nul":"a\u0000b", "deep":{"x":["\u0000"]}, "n\u0000l":1, "huge":1e200000, "tiny":[{"x":-1E-20000}], "far":1e99999999999999999999, "long":`+strings.Repeat("9", 1001)+`, "noncharacter":"`+"\uFFFE"+`", "lone":"\ud800", "raw":"`+"a\xffb"+`", "kept": [ 1 , 2 ] }`)).Encode(0)
 	require.JSONEq(t, `{"v":1,"reason":"r","attempts":1,"origin":"q","message_id":"m","lone":"\ufffd","raw":"a\ufffdb","kept":[1,2]}`, string(doc))
 	require.True(t, utf8.Valid(doc))
 	require.NotContains(t, string(doc), " ", "compact")
+}
+
+func TestNewerFieldsThatDoNotFitCostNothingElse(t *testing.T) {
+	f := parse(t, []byte(`{"v":2,"reason":"r","attempts":1,"origin":"q","message_id":"m","big":"`+strings.Repeat("x", 1<<10)+`"}`))
+	f.Error = "boom"
+	require.JSONEq(t, `{"v":1,"reason":"r","error":"boom","attempts":1,"origin":"q","message_id":"m"}`, string(f.Encode(1)))
+	require.Contains(t, string(f.Encode(3<<10)), `"big":"xxx`)
 }
 
 // A field whose name differs from a known one in case only would shadow it when the document is read again.
@@ -257,12 +265,22 @@ func TestBudgetDefaultsAndMinimum(t *testing.T) {
 }
 
 func TestNewerFieldsGiveWayBeforeTheNames(t *testing.T) {
-	f := parse(t, []byte(`{"v":2,"reason":"r","error":"e","origin":"`+strings.Repeat("q", 500)+`","new":"`+strings.Repeat("n", 2000)+`"}`))
-	require.Contains(t, string(f.Encode(4<<10)), `"new"`)
+	name := strings.Repeat("n", 128)
+	f := parse(t, []byte(`{"v":2,"reason":"`+name+`","policy":"`+name+`","consumer":"`+name+`","origin":"`+name+`","message_id":"`+name+`","new":"`+strings.Repeat("x", 480)+`"}`))
+	require.Contains(t, string(f.Encode(2<<10)), `"new"`)
 	small := f.Encode(1 << 10)
 	require.LessOrEqual(t, len(small), 1<<10)
 	require.NotContains(t, string(small), `"new"`)
 	require.Equal(t, f.Origin, parse(t, small).Origin)
+	require.Equal(t, f.Consumer, parse(t, small).Consumer)
+}
+
+func TestNamesLeaveRoomForTheError(t *testing.T) {
+	long := strings.Repeat("n", 100_000)
+	f := backend.Failure{Reason: long, ErrorType: long, Policy: long, Consumer: long, Origin: long, MessageID: long, Error: "boom"}
+	got := parse(t, f.Encode(0))
+	require.Equal(t, "boom", got.Error)
+	require.Len(t, got.MessageID, backend.DefaultEnvelopeBudget/16)
 }
 
 func TestTruncate(t *testing.T) {
@@ -310,6 +328,10 @@ func FuzzParseFailure(f *testing.F) {
 			limit = backend.DefaultEnvelopeBudget
 		}
 		limit = max(limit, 1<<10)
+		if !first.DeadLetteredAt.IsZero() {
+			// A dead letter has both.
+			first.Origin, first.MessageID = cmp.Or(first.Origin, "q"), cmp.Or(first.MessageID, "m")
+		}
 		written := first.Encode(budget)
 		require.LessOrEqual(t, len(written), limit)
 		require.True(t, utf8.Valid(written))

@@ -297,6 +297,29 @@ func TestABreakerWithoutAPermitIsNotAskedInATightLoop(t *testing.T) {
 	})
 }
 
+// What is dead-lettered at receipt asked for no permit, and says nothing of the breaker's.
+func TestMessagesRefusedAtReceiptDoNotDelayTheProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newScripted(backend.Limits{SettleBatch: 10, Parallel: 1})
+		breaker, seen := newCircuit(), &journal{}
+		for range breaker.failuresToOpen {
+			breaker.RecordError(errDeclined)
+		}
+		for i := range 20 {
+			q.deliver(&backend.Delivery{Message: message(fmt.Sprint("used up ", i)), Attempt: 4})
+		}
+		q.deliver(&backend.Delivery{Message: message("m")})
+		c := consume(q, three, &recorder{}, seen.wrap(succeed))
+		c.Breaker = breaker
+		began := time.Now()
+		stop := start(t, c)
+		time.Sleep(breaker.delay + time.Minute)
+		require.NoError(t, stop())
+		require.Equal(t, []string{"m"}, seen.ids())
+		require.Less(t, seen.all()[0].at.Sub(began), breaker.delay+time.Second)
+	})
+}
+
 func TestTheBreakerIsToldHowTheHandlerFared(t *testing.T) {
 	for name, c := range map[string]struct {
 		handler handle

@@ -29,14 +29,11 @@ func newDispatch(r *run) *dispatch {
 // add takes the deliveries of one batch, under one lock: the first of a group must not end before the others are known.
 func (s *dispatch) add(jobs []*job) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.draining {
-		s.mu.Unlock()
-		for _, j := range jobs {
-			j.release()
-		}
+		s.release(jobs)
 		return
 	}
-	defer s.mu.Unlock()
 	for _, j := range jobs {
 		if group := j.d.Group; group != "" {
 			s.groups[group] = append(s.groups[group], j)
@@ -119,12 +116,7 @@ func (s *dispatch) ended(j *job, outcome backend.Outcome) {
 	}
 	if outcome != backend.Ack && outcome != backend.Discard {
 		delete(s.groups, group)
-		// Elsewhere, since a release waits for the heartbeat that is under way, and the caller has others to settle.
-		s.r.service.Go(func() {
-			for _, later := range rest {
-				later.release()
-			}
-		})
+		s.release(rest)
 		s.mu.Unlock()
 		return
 	}
@@ -151,8 +143,19 @@ func (s *dispatch) withdraw() {
 		unrun = append(unrun, queue[1:]...)
 		s.groups[group] = queue[:1:1]
 	}
+	s.release(unrun)
 	s.mu.Unlock()
-	for _, j := range unrun {
-		j.release()
+}
+
+// release gives deliveries back unrun: elsewhere, since a release waits for the heartbeat that is under way, and the caller has
+// other things to do.
+func (s *dispatch) release(jobs []*job) {
+	if len(jobs) == 0 {
+		return
 	}
+	s.r.service.Go(func() {
+		for _, j := range jobs {
+			j.release()
+		}
+	})
 }

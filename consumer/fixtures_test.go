@@ -224,6 +224,7 @@ type faulty struct {
 	onReceive func(ctx context.Context, max int, next receiveFunc) ([]*backend.Delivery, error)
 	onSettle  func(ctx context.Context, batch []backend.Settlement, next settleFunc) error
 	onExtend  func(ctx context.Context, batch []*backend.Delivery, next extendFunc) error
+	onClose   func(ctx context.Context, next closeFunc) error
 
 	mu       sync.Mutex
 	opts     backend.SubscribeOptions
@@ -236,6 +237,7 @@ type (
 	receiveFunc func(ctx context.Context, max int) ([]*backend.Delivery, error)
 	settleFunc  func(ctx context.Context, batch []backend.Settlement) error
 	extendFunc  func(ctx context.Context, batch []*backend.Delivery) error
+	closeFunc   func(ctx context.Context) error
 )
 
 // tried is one item of one call to Settle.
@@ -361,6 +363,13 @@ func (s *faultySubscription) Extend(ctx context.Context, batch []*backend.Delive
 		return s.f.onExtend(ctx, batch, s.Subscription.Extend)
 	}
 	return s.Subscription.Extend(ctx, batch)
+}
+
+func (s *faultySubscription) Close(ctx context.Context) error {
+	if s.f.onClose != nil {
+		return s.f.onClose(ctx, s.Subscription.Close)
+	}
+	return s.Subscription.Close(ctx)
 }
 
 // hangs waits for what never comes, as a call to a dead broker does.

@@ -135,6 +135,25 @@ func TestTheSettlementWaitsForTheHeartbeatUnderWay(t *testing.T) {
 	})
 }
 
+func TestASettlementWaitsNoLongerForAHeartbeatThanForACallOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, events := newFaulty("orders"), &recorder{}
+		q.onExtend = func(ctx context.Context, _ []*backend.Delivery, _ extendFunc) error { return hangs(ctx) }
+		c := consume(q, three, events, func(context.Context, *backend.Delivery) error {
+			time.Sleep(time.Hour + time.Second)
+			return nil
+		})
+		c.Lease, c.Timeout = 3*time.Hour, 2*time.Hour
+		publish(t, q.Queue, message("m"))
+		began := time.Now()
+		stop := start(t, c)
+		time.Sleep(2 * time.Hour)
+		require.NoError(t, stop())
+		require.Len(t, events.when(consumer.Succeeded), 1)
+		require.Equal(t, time.Hour+consumer.DefaultSettleTimeout, events.when(consumer.Succeeded)[0].Sub(began))
+	})
+}
+
 func TestHeartbeatsThatFailCancelTheHandlerWhileTheLeaseLasts(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits func(*backend.Limits)
@@ -228,6 +247,39 @@ func TestALeaseCountsFromWhenItWasAskedFor(t *testing.T) {
 		require.Positive(t, ended.all()[0], "not before it must be")
 		require.Less(t, ended.all()[0], 8*time.Second, "while the lease lasts")
 		require.NoError(t, stop())
+	})
+}
+
+// A delivery may have waited for so long on its way here that its lease is over.
+func TestADeliveryThatComesTooLateTakesNoTimeFromTheOthersHeartbeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, events := newFaulty("orders"), &recorder{}
+		q.onReceive = func(ctx context.Context, max int, next receiveFunc) ([]*backend.Delivery, error) {
+			ds, err := next(ctx, max)
+			for _, d := range ds {
+				if d.ID == "late" {
+					d.LeasedAt = time.Now().Add(-time.Hour)
+				}
+			}
+			return ds, err
+		}
+		q.onExtend = func(ctx context.Context, batch []*backend.Delivery, next extendFunc) error {
+			time.Sleep(time.Second)
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return next(ctx, batch)
+		}
+		c := consume(q, three, events, func(ctx context.Context, _ *backend.Delivery) error {
+			time.Sleep(time.Minute)
+			return ctx.Err()
+		})
+		publish(t, q.Queue, message("m"), message("late"))
+		stop := start(t, c)
+		time.Sleep(2 * time.Minute)
+		require.NoError(t, stop())
+		require.Equal(t, []consumer.Kind{consumer.Received, consumer.Succeeded}, events.kinds("m"))
+		require.Equal(t, []consumer.Kind{consumer.Received, consumer.Succeeded}, events.kinds("late"), "its lease was extended after all")
 	})
 }
 

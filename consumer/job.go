@@ -24,7 +24,7 @@ type job struct {
 	extending  chan struct{} // closed when the extension that is under way has ended; nil if there is none
 	running    bool          // the handler was called
 
-	permitted bool // by the breaker
+	denied    bool // a permit, by the breaker
 	governing *governing
 	item      item
 	ended     chan struct{}  // closed at the end if somebody watches
@@ -42,10 +42,10 @@ func (j *job) run() {
 	}
 	if b := r.c.Breaker; b != nil {
 		if !b.TryAcquirePermit() {
+			j.denied = true
 			j.release()
 			return
 		}
-		j.permitted = true
 	}
 	j.d.Last = j.governing.policy.IsLast(j.d.Attempt)
 	j.ctx.r, j.ctx.began = r, time.Now()
@@ -265,7 +265,7 @@ func (j *job) end(outcome backend.Outcome) {
 	}
 	j.r.dispatch.ended(j, outcome)
 	if j.probing {
-		j.r.endProbe(j.permitted)
+		j.r.endProbe(j.denied)
 	}
 	j.part()
 }

@@ -160,7 +160,7 @@ func (k *keeper) beat() (ok bool) {
 func (k *keeper) extend(jobs []*job) (ok bool) {
 	lease := k.r.lease
 	start := time.Now()
-	deadline := start.Add(lease / 6)
+	deadline := start.Add(min(lease/6, k.r.settle))
 	done := make(chan struct{})
 	batch := make([]*backend.Delivery, 0, len(jobs))
 	held := jobs[:0]
@@ -177,11 +177,14 @@ func (k *keeper) extend(jobs []*job) (ok bool) {
 		}
 	}
 	k.mu.Unlock()
+	if earliest := start.Add(min(lease/12, k.r.settle)); deadline.Before(earliest) {
+		deadline = earliest // one whose lease is over already must not take the others' time
+	}
 	if len(batch) == 0 {
 		return true
 	}
 
-	ctx, cancel := context.WithDeadline(k.r.base, deadline)
+	ctx, cancel := context.WithDeadline(k.r.serving, deadline)
 	err := k.r.sub.Extend(ctx, batch)
 	cancel()
 

@@ -63,6 +63,12 @@ func (l *lane) start() {
 }
 
 func (l *lane) call() {
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.calls--
+		l.start()
+	}()
 	gather(l.waiting)
 	if linger := l.r.limits.SettleLinger; linger > 0 && l.waiting() < l.r.limits.SettleBatch {
 		timer := time.NewTimer(linger)
@@ -77,14 +83,9 @@ func (l *lane) call() {
 			l.r.park(it, errTooLate)
 		}
 	}
-	batch := l.take()
-	if len(batch) > 0 {
+	if batch := l.take(); len(batch) > 0 {
 		l.settle(batch)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.calls--
-	l.start()
 }
 
 func (l *lane) waiting() int {
@@ -119,10 +120,22 @@ func (l *lane) settle(items []*item) {
 	}
 	ctx, cancel := context.WithTimeout(l.r.base, l.timeout)
 	defer cancel()
-	err := l.r.sub.Settle(ctx, batch)
+	l.conclude(items, 0, l.r.sub.Settle(ctx, batch))
+}
+
+// conclude ends the items of a call that has returned err, from the one at next on.
+func (l *lane) conclude(items []*item, next int, err error) {
 	failed := 0
-	for i, it := range items {
-		if !l.settled(it, backend.ErrorAt(err, i)) {
+	defer func() {
+		if next < len(items) {
+			// An observer has ended the goroutine, which must not cost the others their end.
+			l.r.service.Go(func() { l.conclude(items, next, err) })
+		}
+	}()
+	for next < len(items) {
+		i := next
+		next++
+		if !l.settled(items[i], backend.ErrorAt(err, i)) {
 			failed++
 		}
 	}
@@ -138,15 +151,15 @@ func (l *lane) settled(it *item, err error) bool {
 	j := it.job
 	switch {
 	case err == nil:
+		defer j.end(it.settlement.Outcome)
 		l.r.observe(&it.event)
-		j.end(it.settlement.Outcome)
 	case errors.Is(err, backend.ErrLeaseLost):
+		defer j.end(0)
 		l.r.observe(&Event{Kind: LeaseLost, Delivery: j.d, Duration: it.event.Duration, Err: err})
-		j.end(0)
 	case errors.Is(err, backend.ErrSettled), errors.Is(err, backend.ErrClosed):
 		// A subscription that was closed has given back what it held.
+		defer j.end(0)
 		l.failed(it, err, true)
-		j.end(0)
 	default:
 		l.again(it, err)
 		return false
@@ -161,8 +174,8 @@ func (l *lane) failed(it *item, err error, gaveUp bool) {
 	})
 }
 
-// abandon gives up what is pending and all that is added from now on, for Run is about to return.
-func (l *lane) abandon() {
+// close gives up what is pending and all that is added from now on, for Run is about to return.
+func (l *lane) close() {
 	l.mu.Lock()
 	pending := l.pending
 	l.pending, l.closed = nil, true

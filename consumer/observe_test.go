@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -319,6 +320,49 @@ func TestAnObserverThatPanicsIsHarmless(t *testing.T) {
 		require.Equal(t, "exhausted", deadLetter(t, q).Reason)
 		require.Contains(t, strings.Join(logged.all(), ""), "observer panicked")
 		require.NotContains(t, strings.Join(logged.all(), ""), canary)
+	})
+}
+
+// A failed require in an observer ends the goroutine that called it.
+func TestAnObserverThatEndsItsGoroutineCostsNoMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := memory.New("orders", memory.Options{})
+		seen, events := &journal{}, &recorder{}
+		c := consume(q, three, nil, seen.wrap(succeed))
+		c.Concurrency = 20
+		c.Observer = consumer.ObserverFunc(func(ctx context.Context, e consumer.Event) {
+			events.Observe(ctx, e)
+			if e.Kind == consumer.Succeeded {
+				runtime.Goexit()
+			}
+		})
+		for i := range 100 {
+			publish(t, q, message(fmt.Sprint(i)))
+		}
+		stop := start(t, c)
+		time.Sleep(time.Hour)
+		require.Len(t, seen.all(), 100)
+		require.Equal(t, 100, events.count(consumer.Succeeded))
+		require.Zero(t, stats(t, q))
+		began := time.Now()
+		require.NoError(t, stop())
+		require.Zero(t, time.Since(began))
+	})
+}
+
+func TestAnObserverThatEndsTheIntakeEndsRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := memory.New("orders", memory.Options{})
+		c := consume(q, three, nil, succeed)
+		c.Observer = consumer.ObserverFunc(func(_ context.Context, e consumer.Event) {
+			if e.Kind == consumer.Received {
+				runtime.Goexit()
+			}
+		})
+		publish(t, q, message("m"))
+		began := time.Now()
+		require.ErrorContains(t, c.Run(t.Context()), "runtime.Goexit")
+		require.Zero(t, time.Since(began), "nothing is left in hand")
 	})
 }
 

@@ -39,7 +39,8 @@ type run struct {
 	pause    atomic.Int64  // after a probe without a permit, as a time.Duration; 0 while there are permits
 
 	// service are the goroutines of the keeper and the lanes. They outlive the handlers, and end before Run returns.
-	service     sync.WaitGroup
+	service sync.WaitGroup
+	// serving ends when Run has no more patience with what is held: then nothing is extended or tried again.
 	serving     context.Context
 	stopServing context.CancelFunc
 
@@ -83,9 +84,13 @@ func (r *run) run(ctx context.Context) error {
 	broken := make(chan error, r.limits.Parallel)
 	for range r.limits.Parallel {
 		intakes.Go(func() {
-			if err := r.intake(); err != nil {
-				broken <- err
-			}
+			err := errIntakeEnded
+			defer func() {
+				if err != nil {
+					broken <- err
+				}
+			}()
+			err = r.intake()
 		})
 	}
 
@@ -98,25 +103,31 @@ func (r *run) run(ctx context.Context) error {
 	}
 
 	stopReceiving()
+	grace := time.NewTimer(r.grace)
+	defer grace.Stop()
 	r.dispatch.drain()
 	intakes.Wait()
-	left := r.await()
+	left := r.await(grace)
+
 	closing, cancel := context.WithTimeout(r.base, r.settle)
 	defer cancel()
+	// Before the subscription is closed, since that waits for the calls that are under way.
+	r.stopServing()
+	r.acks.close()
+	r.deaths.close()
 	if closeErr := r.sub.Close(closing); closeErr != nil && !errors.Is(closeErr, backend.ErrClosed) {
 		err = errors.Join(err, fmt.Errorf("consumer: queue %q: close: %w", r.name, closeErr))
 	}
-	r.stopServing()
 	r.abandon()
 	r.service.Wait()
 	return errors.Join(err, left)
 }
 
+var errIntakeEnded = errors.New("something that it called ended the goroutine by runtime.Goexit: an Observer or Choose must return")
+
 // await waits until nothing is held, giving handlers their grace and cancelling them after it. It returns an error that
 // tells what is still held when it has no more patience.
-func (r *run) await() error {
-	grace := time.NewTimer(r.grace)
-	defer grace.Stop()
+func (r *run) await(grace *time.Timer) error {
 	select {
 	case <-r.room.atMost(0):
 		return nil
@@ -156,8 +167,6 @@ func (r *run) abandon() {
 			r.observe(&Event{Kind: Released, Delivery: j.d})
 		}
 	}
-	r.acks.abandon()
-	r.deaths.abandon()
 }
 
 // intake receives while there is room. It returns the error that ended the subscription, or nil when the consumer shuts
@@ -224,10 +233,10 @@ func (r *run) awaitBreaker(ctx context.Context, b Breaker) (ok, probing bool) {
 	return ctx.Err() == nil, false
 }
 
-// endProbe gives the probe token back: at once after a handler was called, and after a growing pause where the breaker had
-// no permit for it, since others hold the permits then, and each further message would be received only to be released.
-func (r *run) endProbe(permitted bool) {
-	if permitted {
+// endProbe gives the probe token back: at once in general, and after a growing pause where the breaker denied a permit, since
+// others hold the permits then, and each further message would be received only to be released.
+func (r *run) endProbe(denied bool) {
+	if !denied {
 		<-r.probe
 		return
 	}
@@ -249,13 +258,17 @@ func (r *run) accept(batch []*backend.Delivery, probing bool) {
 		}
 		jobs[i] = &job{r: r, d: d, probing: probing, leaseUntil: leased.Add(r.lease)}
 		r.keeper.add(jobs[i])
-		received := &jobs[i].item.event
-		*received = Event{Kind: Received, Delivery: d}
-		r.observe(received)
-		*received = Event{}
 	}
-	if jobs = r.quarantine.sift(jobs); len(jobs) > 0 {
-		r.dispatch.add(jobs)
+	// Also when an observer ends the goroutine.
+	defer func() {
+		if jobs = r.quarantine.sift(jobs); len(jobs) > 0 {
+			r.dispatch.add(jobs)
+		}
+	}()
+	var received Event // one for all, since each would be an allocation
+	for _, d := range batch {
+		received = Event{Kind: Received, Delivery: d}
+		r.observe(&received)
 	}
 }
 

@@ -587,3 +587,93 @@ func TestEachSettlementThatHangsAtTheEndIsGivenUpOnce(t *testing.T) {
 		require.Len(t, events.all(), n, "nothing happens after Run")
 	})
 }
+
+// All that Run waits for ends within its bound, also when each call to the broker hangs for as long as its context allows.
+func TestRunKeepsItsBoundWhenTheBrokerHangs(t *testing.T) {
+	const bound = consumer.DefaultGrace + 2*consumer.DefaultSettleTimeout
+	for name, hang := range map[string]func(q *faulty, closing *atomic.Bool){
+		"heartbeats": func(q *faulty, _ *atomic.Bool) {
+			q.onExtend = func(ctx context.Context, _ []*backend.Delivery, _ extendFunc) error { return hangs(ctx) }
+		},
+		"settlements": func(q *faulty, _ *atomic.Bool) {
+			q.onSettle = func(ctx context.Context, _ []backend.Settlement, _ settleFunc) error { return hangs(ctx) }
+		},
+		"all": func(q *faulty, closing *atomic.Bool) {
+			q.onExtend = func(ctx context.Context, _ []*backend.Delivery, _ extendFunc) error { return hangs(ctx) }
+			q.onSettle = func(ctx context.Context, _ []backend.Settlement, _ settleFunc) error { return hangs(ctx) }
+			closing.Store(true)
+		},
+	} {
+		for _, lease := range []time.Duration{consumer.DefaultLease, 10 * time.Minute, 12 * time.Hour} {
+			for _, after := range []time.Duration{time.Second, lease / 3, lease/3 + time.Second} { // of the first heartbeat, too
+				t.Run(fmt.Sprintf("%s, lease %v, after %v", name, lease, after), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						q := newFaulty("orders")
+						var closing atomic.Bool
+						hang(q, &closing)
+						q.onClose = func(ctx context.Context, next closeFunc) error {
+							if closing.Load() {
+								return hangs(ctx)
+							}
+							return next(ctx)
+						}
+						c := consume(q, three, &recorder{}, func(ctx context.Context, d *backend.Delivery) error {
+							if d.ID == "quick" {
+								return nil
+							}
+							<-ctx.Done()
+							return context.Cause(ctx)
+						})
+						c.Lease, c.Timeout, c.Concurrency, c.Prefetch = lease, 100*time.Hour, 2, 2
+						publish(t, q.Queue, message("a"), message("b"), message("waits in hand"))
+						stop := start(t, c)
+						time.Sleep(after)
+						publish(t, q.Queue, message("quick"))
+						began := time.Now()
+						_ = stop() // what it returns depends on what hangs
+						require.LessOrEqual(t, time.Since(began), bound)
+					})
+				})
+			}
+		}
+	}
+}
+
+// A heartbeat that hangs when the consumer stops keeps the subscription from giving back what it holds.
+func TestAHeartbeatThatHangsDoesNotKeepWhatIsHeldFromBeingGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFaulty("orders")
+		var under sync.WaitGroup
+		q.onExtend = func(ctx context.Context, _ []*backend.Delivery, _ extendFunc) error {
+			under.Add(1)
+			defer under.Done()
+			return hangs(ctx)
+		}
+		// As a backend does whose calls share a connection.
+		q.onClose = func(ctx context.Context, next closeFunc) error {
+			idle := make(chan struct{})
+			go func() {
+				under.Wait()
+				close(idle)
+			}()
+			select {
+			case <-idle:
+				return next(ctx)
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		c := consume(q, three, &recorder{}, func(context.Context, *backend.Delivery) error {
+			time.Sleep(time.Hour) // deaf
+			return nil
+		})
+		c.Lease, c.Timeout = time.Minute, 100*time.Hour
+		publish(t, q.Queue, message("m"))
+		stop := start(t, c)
+		// Heartbeats are under way from 20 s on, and again from 30 s on; Run has no more patience at 32 s.
+		time.Sleep(12 * time.Second)
+		require.ErrorContains(t, stop(), "1 handler did not return")
+		require.Equal(t, int64(1), stats(t, q.Queue).Ready, "at once, not when its lease ends")
+		time.Sleep(time.Hour)
+	})
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,12 +41,13 @@ func newRaw(p *pgxpool.Pool, queue string) raw {
 			RETURNING m.msg_id, m.vt, m.read_ct, m.enqueued_at, m.last_read_at, m.message, m.headers)
 			INSERT INTO pgmq.a_%[1]s (msg_id, vt, read_ct, enqueued_at, last_read_at, message, headers)
 			SELECT msg_id, vt, read_ct, enqueued_at, last_read_at, message, headers FROM d`, queue, fence),
-		retry: fmt.Sprintf(`UPDATE pgmq.q_%s m SET vt = clock_timestamp() + t.d * interval '1 microsecond', headers = coalesce(headers, '{}') || $4::text::jsonb
-			FROM unnest($1::bigint[], $2::int[], $3::bigint[]) t(id, rc, d) WHERE %s`, queue, fence),
+		retry: fmt.Sprintf(`UPDATE pgmq.q_%s m SET vt = clock_timestamp() + t.d * interval '1 microsecond', headers = coalesce(headers, '{}') || t.doc
+			FROM ROWS FROM (unnest($1::bigint[]), unnest($2::int[]), unnest($3::bigint[]), jsonb_array_elements($4::text::jsonb)) t(id, rc, d, doc) WHERE %s`, queue, fence),
 		delay: fmt.Sprintf(`UPDATE pgmq.q_%s m SET vt = clock_timestamp() + t.d * interval '1 microsecond'
 			FROM unnest($1::bigint[], $2::int[], $3::bigint[]) t(id, rc, d) WHERE %s`, queue, fence),
-		bury: fmt.Sprintf(`WITH d AS (DELETE FROM pgmq.q_%[1]s m USING unnest($1::bigint[], $2::int[]) t(id, rc) WHERE %[2]s RETURNING m.message, m.headers)
-			INSERT INTO pgmq.q_%[1]s_dlq (vt, message, headers) SELECT clock_timestamp(), message, coalesce(headers, '{}') || $3::text::jsonb FROM d`, queue, fence),
+		bury: fmt.Sprintf(`WITH d AS (DELETE FROM pgmq.q_%[1]s m USING ROWS FROM (unnest($1::bigint[]), unnest($2::int[]), jsonb_array_elements($3::text::jsonb)) t(id, rc, doc)
+			WHERE %[2]s RETURNING m.message, coalesce(m.headers, '{}') || t.doc AS headers)
+			INSERT INTO pgmq.q_%[1]s_dlq (vt, message, headers) SELECT clock_timestamp(), message, headers FROM d`, queue, fence),
 	}
 }
 
@@ -91,14 +94,32 @@ func (r raw) workArchive(tb testing.TB, n int) {
 	})
 }
 
-// workRetry delays each message and writes beside it how often it has failed, and how: what a retry has to keep.
+// workRetry delays each message and writes beside it how often it has failed, and how: what a retry has to keep. The record is
+// each message's own, as in earnest it is, for they fail differently.
 func (r raw) workRetry(tb testing.TB, n int) {
-	doc := `{"redeliver-counts": {"failures": 1}, "redeliver-failure": {"v": 1, "reason": "error", "error": "connection refused",
-		"error_type": "*errors.errorString", "attempts": 1, "first_failed_at": "2026-01-01T00:00:00.000Z"}}`
 	r.work(tb, n, func(ctx context.Context, ids []int64, reads []int32) error {
-		_, err := r.pool.Exec(ctx, r.retry, ids, reads, hourly(ids), doc)
+		_, err := r.pool.Exec(ctx, r.retry, ids, reads, hourly(ids), documents(reads, `{"redeliver-counts": {"failures": `,
+			`}, "redeliver-failure": {"v": 1, "reason": "error", "error": "connection refused", "error_type": "*errors.errorString", "attempts": `,
+			`, "first_failed_at": "2026-01-01T00:00:00.000Z"}}`))
 		return err
 	})
+}
+
+// documents is a JSON array of an object for each message, with its read count where the parts meet.
+func documents(reads []int32, parts ...string) string {
+	doc := []byte{'['}
+	for i, n := range reads {
+		if i > 0 {
+			doc = append(doc, ',')
+		}
+		for j, part := range parts {
+			if j > 0 {
+				doc = strconv.AppendInt(doc, int64(n), 10)
+			}
+			doc = append(doc, part...)
+		}
+	}
+	return string(append(doc, ']'))
 }
 
 // workDelay delays each message and keeps nothing.
@@ -119,9 +140,9 @@ func hourly(ids []int64) []int64 {
 }
 
 func (r raw) workDeadLetter(tb testing.TB, n int) {
-	doc := `{"redeliver-failure": ` + string(benchFailure.Encode(0)) + `}`
+	before, after, _ := strings.Cut(`{"redeliver-failure": `+string(benchFailure.Encode(0))+`}`, `"attempts":1`)
 	r.work(tb, n, func(ctx context.Context, ids []int64, reads []int32) error {
-		_, err := r.pool.Exec(ctx, r.bury, ids, reads, doc)
+		_, err := r.pool.Exec(ctx, r.bury, ids, reads, documents(reads, before+`"attempts":`, after))
 		return err
 	})
 }

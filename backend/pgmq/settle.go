@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/redeliver/redeliver/backend"
@@ -36,21 +35,29 @@ type item struct {
 	from, to int // of what is merged into the message's headers, in its draft's docs
 }
 
-// draft is what a batch of settlements is to write. It is used again: made anew each time, its tens of kilobytes kept the
-// garbage collector busier than all else did.
+// draft is what a batch of settlements is to write.
 type draft struct {
 	items [ways][]item
 	docs  []byte // for the headers, one JSON object after the other
 	array []byte // those of one statement, as a JSON array
 }
 
-var drafts = sync.Pool{New: func() any { return new(draft) }}
+// newDraft returns a draft, one that was used before if there is one: made anew for each batch, their tens of kilobytes kept the
+// garbage collector busier than all else did. A sync.Pool would not do, since each garbage collection empties it.
+func (s *subscription) newDraft() *draft {
+	select {
+	case d := <-s.drafts:
+		return d
+	default:
+		return new(draft)
+	}
+}
 
 // keptDraft bounds, in bytes, the draft that is kept for the next batch.
 const keptDraft = 1 << 20
 
-// recycle gives the draft back, to be used again.
-func (d *draft) recycle() {
+// recycle takes a draft back, to be used again.
+func (s *subscription) recycle(d *draft) {
 	if cap(d.docs) > keptDraft || cap(d.array) > keptDraft {
 		return
 	}
@@ -59,7 +66,10 @@ func (d *draft) recycle() {
 		d.items[i] = items[:0]
 	}
 	d.docs = d.docs[:0]
-	drafts.Put(d)
+	select {
+	case s.drafts <- d:
+	default:
+	}
 }
 
 // Settle implements backend.Subscription. Each of the three ways out of the queue (archived or deleted, back, dead-lettered)
@@ -70,8 +80,8 @@ func (s *subscription) Settle(ctx context.Context, batch []backend.Settlement) e
 		return err
 	}
 	defer s.work.Done()
-	draft := drafts.Get().(*draft)
-	defer draft.recycle()
+	draft := s.newDraft()
+	defer s.recycle(draft)
 	errs := make([]error, len(batch))
 	for i, st := range batch {
 		m, err := s.own(st)
@@ -337,8 +347,8 @@ func (s *subscription) wake(items []item, done []bool) {
 
 // giveBack releases deliveries that nobody will settle.
 func (s *subscription) giveBack(ctx context.Context, ds []*delivery) error {
-	draft := drafts.Get().(*draft)
-	defer draft.recycle()
+	draft := s.newDraft()
+	defer s.recycle(draft)
 	for _, d := range ds {
 		if d.BeginSettle() != nil {
 			continue

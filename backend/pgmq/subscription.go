@@ -21,6 +21,8 @@ type subscription struct {
 	// asks the database once, however many calls there are, and each one that finds something lets the next look.
 	lead chan struct{}
 
+	drafts chan *draft // to be used again
+
 	life context.Context // ends when Close begins
 	end  context.CancelFunc
 	done chan struct{} // closed when Close is through
@@ -52,14 +54,15 @@ func (q *Queue) Subscribe(ctx context.Context, opts backend.SubscribeOptions) (b
 		return nil, err
 	}
 	s := &subscription{
-		queue: q,
-		sql:   q.statements(l),
-		lease: opts.Lease,
-		alarm: newAlarm(),
-		lead:  make(chan struct{}, 1),
-		done:  make(chan struct{}),
-		held:  make(map[*Message]*delivery),
-		sweep: leastSweep,
+		queue:  q,
+		sql:    q.statements(l),
+		lease:  opts.Lease,
+		alarm:  newAlarm(),
+		lead:   make(chan struct{}, 1),
+		drafts: make(chan *draft, q.opts.Parallel),
+		done:   make(chan struct{}),
+		held:   make(map[*Message]*delivery),
+		sweep:  leastSweep,
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	q.mu.Lock()
