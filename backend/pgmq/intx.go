@@ -41,6 +41,9 @@ const abandonTime = 2 * time.Second
 // matches backend.ErrUnknown. What the consumer settles then does no harm: it finds out what became of the transaction
 // first, and where that was committed, it is backend.ErrSettled and changes nothing.
 //
+// Behind a pooler in transaction mode that does not follow prepared statements, the pool needs pgx.QueryExecModeCacheDescribe
+// as its ConnConfig.DefaultQueryExecMode, for what handle sends as well.
+//
 // Each running handler holds a connection of the queue's pool, and the server's vacuum removes no row that a transaction
 // that is still open may have to see. So handle should do work in the database and little else: Consumer.Concurrency has to
 // stay below the pool's size, and Consumer.Timeout be short. Effects outside of the transaction, a mail for example, are no

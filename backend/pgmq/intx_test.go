@@ -46,9 +46,17 @@ func succeed(context.Context, pgx.Tx) error { return nil }
 func fail(context.Context, pgx.Tx) error    { return errBoom }
 
 func TestEffectAndAckAreCommittedTogether(t *testing.T) {
-	p := pool(t)
-	for name, opts := range map[string]pgmq.Options{"archive": {}, "delete": {DeleteOnSuccess: true}} {
+	for name, tc := range map[string]struct {
+		opts pgmq.Options
+		mode pgx.QueryExecMode
+	}{
+		"archive": {mode: pgx.QueryExecModeCacheStatement}, "delete": {pgmq.Options{DeleteOnSuccess: true}, pgx.QueryExecModeCacheStatement},
+		// What poolers need.
+		"cached descriptions": {mode: pgx.QueryExecModeCacheDescribe}, "no preparation": {mode: pgx.QueryExecModeExec}, "simple protocol": {mode: pgx.QueryExecModeSimpleProtocol},
+	} {
 		t.Run(name, func(t *testing.T) {
+			opts := tc.opts
+			p := pool(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = tc.mode })
 			q := queue(t, p, opts)
 			table := effects(t, p, q)
 			sub := subscribe(t, q)
@@ -65,6 +73,11 @@ func TestEffectAndAckAreCommittedTogether(t *testing.T) {
 			require.True(t, d.Settled())
 			require.Equal(t, 1, scalar[int](t, p, "SELECT count(*) FROM "+table))
 			require.Zero(t, count(t, p, "q_"+q.Name()))
+			publish(t, q, `2`)
+			failed := receiveOne(t, sub)
+			require.ErrorIs(t, take(table, fail)(t.Context(), failed), errBoom)
+			require.NoError(t, settle(sub, failed, retry(time.Hour)))
+			require.Equal(t, 1, count(t, p, "q_"+q.Name()))
 			if !opts.DeleteOnSuccess {
 				require.Equal(t, 1, count(t, p, "a_"+q.Name()))
 			}
@@ -491,4 +504,53 @@ func TestMessagesSentInATransaction(t *testing.T) {
 	require.ErrorIs(t, pgx.BeginFunc(t.Context(), p, func(tx pgx.Tx) error {
 		return missing.PublishTx(t.Context(), tx, backend.Message{Body: []byte(`1`)})
 	}), backend.ErrQueueNotFound)
+}
+
+// BenchmarkEffect handles one message an op, with one effect in the database: in a transaction of its own before the ack, or
+// in that of InTx.
+func BenchmarkEffect(b *testing.B) {
+	for _, bc := range []struct {
+		name    string
+		handler func(p *pgxpool.Pool, insert string) func(context.Context, *backend.Delivery) error
+	}{
+		{"before the ack", func(p *pgxpool.Pool, insert string) func(context.Context, *backend.Delivery) error {
+			return func(ctx context.Context, d *backend.Delivery) error {
+				_, err := p.Exec(ctx, insert, d.ID)
+				return err
+			}
+		}},
+		{"InTx", func(_ *pgxpool.Pool, insert string) func(context.Context, *backend.Delivery) error {
+			return pgmq.InTx(func(ctx context.Context, tx pgx.Tx, d *backend.Delivery) error {
+				_, err := tx.Exec(ctx, insert, d.ID)
+				return err
+			})
+		}},
+	} {
+		b.Run(bc.name, func(b *testing.B) {
+			p := pool(b, func(c *pgxpool.Config) { c.MaxConns = 16 })
+			q := queue(b, p, pgmq.Options{})
+			table := "effects_" + q.Name()
+			execute(b, p, "CREATE TABLE "+table+" (id text)")
+			defer execute(b, p, "DROP TABLE "+table)
+			fill(b, p, q.Name(), b.N)
+			handler := bc.handler(p, "INSERT INTO "+table+" VALUES ($1)")
+			ctx, stop := context.WithCancel(b.Context())
+			defer stop()
+			var done atomic.Int64
+			c := &consumer.Consumer{
+				Queue: q, Concurrency: 8, Policy: policy.Policy{MaxAttempts: 1, Backoff: policy.Fixed(time.Second)},
+				Handler: consumer.HandlerFunc(handler),
+				Observer: consumer.ObserverFunc(func(_ context.Context, e consumer.Event) {
+					if e.Kind == consumer.Succeeded && done.Add(1) == int64(b.N) {
+						stop()
+					}
+				}),
+			}
+			b.ResetTimer()
+			require.NoError(b, c.Run(ctx))
+			b.StopTimer()
+			require.Equal(b, b.N, scalar[int](b, p, "SELECT count(*) FROM "+table))
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+		})
+	}
 }

@@ -3,6 +3,7 @@ package pgmq_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -131,4 +132,63 @@ func TestAPurgeReadsWhatItDeletes(t *testing.T) {
 	require.NotContains(t, plan, "Seq Scan on a_", plan)
 	require.NotContains(t, plan, "Sort", plan)
 	require.Contains(t, plan, "archived_at_idx_"+q.Name(), plan)
+}
+
+// BenchmarkClaimAfterRetries takes one message an op from each of three queues in turn, in which 20,000 others wait: a fresh
+// one, and two after 200,000 retries, with and without Tune. What counts are the ratios.
+func BenchmarkClaimAfterRetries(b *testing.B) {
+	const waiting, retries = 20_000, 200_000
+	p := pool(b)
+	names := []string{"fresh", "tuned", "untuned"}
+	queues := make([]*pgmq.Queue, len(names))
+	subs := make([]backend.Subscription, len(names))
+	for i, name := range names {
+		q := queue(b, p, pgmq.Options{})
+		if name == "tuned" {
+			require.NoError(b, q.Tune(b.Context()))
+		}
+		fill(b, p, q.Name(), waiting)
+		queues[i], subs[i] = q, subscribeFor(b, q, time.Hour)
+		if name != "fresh" {
+			workQueue(b, subs[i], retries, backend.Settlement{Outcome: backend.Retry, Failure: &benchFailure})
+		}
+		workQueue(b, subs[i], waiting, backend.Settlement{Outcome: backend.Retry, Delay: time.Hour, Failure: &benchFailure})
+	}
+	times := make([][]time.Duration, len(names))
+	for b.Loop() {
+		for i, q := range queues {
+			publish(b, q, `1`)
+			began := time.Now()
+			d := receiveOne(b, subs[i])
+			times[i] = append(times[i], time.Since(began))
+			require.NoError(b, settle(subs[i], d, ack))
+		}
+	}
+	for i, name := range names {
+		b.ReportMetric(scalar[float64](b, p, "SELECT pg_total_relation_size('pgmq.q_"+queues[i].Name()+"') / 1e6"), name+"-MB")
+		slices.Sort(times[i])
+		n := len(times[i])
+		b.ReportMetric(float64(times[i][n/2].Microseconds()), name+"-p50-us")
+		b.ReportMetric(float64(times[i][n*99/100].Microseconds()), name+"-p99-us")
+	}
+}
+
+// BenchmarkDepth asks a queue of a million messages, of which one in ten is due.
+func BenchmarkDepth(b *testing.B) {
+	p := pool(b)
+	q := queue(b, p, pgmq.Options{})
+	execute(b, p, "INSERT INTO pgmq.q_"+q.Name()+" (vt, message) SELECT now() + (i - 100000) * interval '1 ms', '1' FROM generate_series(1, 1000000) i")
+	execute(b, p, "ANALYZE pgmq.q_"+q.Name())
+	b.Run("Depth", func(b *testing.B) {
+		for b.Loop() {
+			_, err := q.Depth(b.Context())
+			require.NoError(b, err)
+		}
+	})
+	b.Run("Stats", func(b *testing.B) {
+		for b.Loop() {
+			_, err := q.Stats(b.Context())
+			require.NoError(b, err)
+		}
+	})
 }

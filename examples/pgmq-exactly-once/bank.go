@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	transfers = 1000
+	transfers = 500
 	accounts  = 200
 	deposit   = 1000 // on each account at the start
 )
