@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -164,42 +165,51 @@ func TestAPanicRollsBack(t *testing.T) {
 	require.Zero(t, p.Stat().AcquiredConns(), "the connections are back in the pool")
 }
 
+// after calls a function when a statement that holds some text has ended, before the client sends anything else.
+type after struct {
+	text string
+	call func()
+}
+
+func (a *after) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	return context.WithValue(ctx, a, data.SQL)
+}
+
+func (a *after) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	if sql, _ := ctx.Value(a).(string); strings.Contains(sql, a.text) {
+		a.call()
+	}
+}
+
 // The row lock is the lease: claims pass the message by after its vt, and a failure is settled by the one who held it.
 func TestALockedRowIsPassedByAfterItsLease(t *testing.T) {
 	p := pool(t)
 	q := queue(t, p, pgmq.Options{PollInterval: 5 * time.Millisecond})
 	table := effects(t, p, q)
-	const lease = 2 * time.Second
-	sub := subscribeFor(t, q, lease)
+	thief := subscribe(t, q)
+	looks := 0
+	look := func() {
+		looks++
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := thief.Receive(ctx, 10)
+		require.ErrorIs(t, err, context.DeadlineExceeded, "the message is there for others")
+	}
+	traced := pool(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &after{"ROLLBACK TO SAVEPOINT", look} })
+	own, err := pgmq.Open(traced, q.Name(), pgmq.Options{})
+	require.NoError(t, err)
 	publish(t, q, `1`)
+	sub := subscribeFor(t, own, 2*time.Second)
 	d := receiveOne(t, sub)
-
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	var stolen atomic.Int32
-	var thieves sync.WaitGroup
-	overdue := func(inside context.Context, tx pgx.Tx) error {
-		// They ask for messages all the time, also in the moment of the rollback.
-		for range 3 {
-			other := subscribeFor(t, q, time.Hour)
-			thieves.Go(func() {
-				for {
-					ds, err := other.Receive(ctx, 10)
-					if err != nil {
-						return
-					}
-					stolen.Add(int32(len(ds)))
-				}
-			})
-		}
-		_, err := tx.Exec(inside, "SELECT pg_sleep_until($1)", d.Raw.(*pgmq.Message).VisibleAt.Add(200*time.Millisecond))
+	overdue := func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "SELECT pg_sleep_until($1)", d.Raw.(*pgmq.Message).VisibleAt.Add(100*time.Millisecond))
+		look()
 		return errors.Join(err, errBoom)
 	}
 	require.ErrorIs(t, take(table, overdue)(t.Context(), d), errBoom)
+	look()
+	require.Equal(t, 3, looks, "in the handler, amid the rollback, and after it")
 	require.NoError(t, settle(sub, d, retry(time.Hour)))
-	stop()
-	thieves.Wait()
-	require.Zero(t, stolen.Load())
 	require.Equal(t, `{"failures": 1}`, scalar[string](t, p, "SELECT (headers->'redeliver-counts')::text FROM pgmq.q_"+q.Name()))
 }
 
