@@ -32,9 +32,9 @@ const abandonTime = 2 * time.Second
 // tx.Rollback are refused.
 //
 // The lock on the message's row is the lease: other consumers pass the message by until the transaction ends, and nothing is
-// extended, however long handle runs. When this process dies, or its connection breaks, the server rolls back and the message
-// comes back as a lapse. Where the network breaks silently the server may notice late, so InTx has it end a transaction that
-// was idle for as long as handle's context had left at its start, which is Consumer.Timeout; a server that sets
+// extended, however long handle runs. When the connection breaks, the server rolls back: that is a failure, or a lapse where
+// this process died with it. Where the network breaks silently the server may notice late, so InTx has it end a transaction
+// that was idle for as long as handle's context had left at its start, which is Consumer.Timeout; a server that sets
 // idle_in_transaction_session_timeout has its own way.
 //
 // If the connection breaks in COMMIT, InTx looks whether the message is still there. If that cannot be told, the error
@@ -296,9 +296,15 @@ func (t *transaction) commit(ctx context.Context) error {
 		}
 		return m.errorf(d, "commit", m.sub.queue.explain(err))
 	}
-	if fates, lookErr := m.sub.fates(ctx, []item{{delivery: d, message: m}}); lookErr == nil && fates[0] == committed {
+	fates, lookErr := m.sub.fates(ctx, []item{{delivery: d, message: m}})
+	switch {
+	case lookErr != nil:
+	case fates[0] == committed:
 		m.settled(d)
 		return nil
+	case fates[0] == rolledBack:
+		m.leaveTx()
+		return m.errorf(d, "commit", fmt.Errorf("the connection ended, and the server rolled back: %w", err))
 	}
 	return m.errorf(d, "commit", fmt.Errorf("%w: the connection ended before the server answered: %w", backend.ErrUnknown, err))
 }

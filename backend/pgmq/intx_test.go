@@ -317,7 +317,8 @@ func TestACommitWhoseAnswerIsLost(t *testing.T) {
 				require.True(t, d.Settled())
 				require.Equal(t, 1, scalar[int](t, p, "SELECT count(*) FROM "+table))
 			} else {
-				require.ErrorIs(t, err, backend.ErrUnknown)
+				require.ErrorContains(t, err, "rolled back")
+				require.NotErrorIs(t, err, backend.ErrUnknown, "it was found out")
 				require.NoError(t, settle(sub, d, retry(time.Hour)))
 				require.Equal(t, 1, count(t, p, "q_"+q.Name()))
 			}
@@ -370,32 +371,28 @@ func TestAShutdownRollsBackAndReleases(t *testing.T) {
 
 // The server ends a transaction whose client is out of reach, when its handler's time is up.
 func TestATransactionIsNotLeftIdleForEver(t *testing.T) {
+	const setting = "idle_in_transaction_session_timeout"
 	p := pool(t)
-	q := queue(t, p, pgmq.Options{})
-	sub := subscribe(t, q)
-	for name, setting := range map[string]string{"": "200ms", "7s": "7s"} {
-		own := pool(t, func(c *pgxpool.Config) {
-			if name != "" {
-				c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = setting
-			}
+	plain := queue(t, p, pgmq.Options{})
+	for name, tc := range map[string]struct{ server, inside string }{
+		"no limit":         {"0", `^35\d{5}ms$`},
+		"the server's own": {"7s", "^7s$"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			own := pool(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams[setting] = tc.server })
+			q, err := pgmq.Open(own, plain.Name(), pgmq.Options{})
+			require.NoError(t, err)
+			sub := subscribe(t, q)
+			publish(t, q, `1`)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			var inside string
+			require.NoError(t, pgmq.InTx(func(ctx context.Context, tx pgx.Tx, _ *backend.Delivery) error {
+				return tx.QueryRow(ctx, "SHOW "+setting).Scan(&inside)
+			})(ctx, receiveOne(t, sub)))
+			require.Regexp(t, tc.inside, inside)
+			require.Equal(t, tc.server, scalar[string](t, own, "SHOW "+setting), "after it")
 		})
-		mine, err := pgmq.Open(own, q.Name(), pgmq.Options{})
-		require.NoError(t, err)
-		sub = subscribe(t, mine)
-		publish(t, q, `1`)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		var shown string
-		require.NoError(t, pgmq.InTx(func(ctx context.Context, tx pgx.Tx, _ *backend.Delivery) error {
-			return tx.QueryRow(ctx, "SHOW idle_in_transaction_session_timeout").Scan(&shown)
-		})(ctx, receiveOne(t, sub)))
-		cancel()
-		if name == "" {
-			require.Regexp(t, `^35\d{5}ms$`, shown)
-		} else {
-			require.Equal(t, setting, shown)
-		}
-		require.Equal(t, map[string]string{"": "0", "7s": "7s"}[name], scalar[string](t, own, "SHOW idle_in_transaction_session_timeout"), "after it")
-		own.Close()
 	}
 }
 
