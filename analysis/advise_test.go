@@ -44,6 +44,7 @@ func TestNoAdviceWhereNoneIsNeeded(t *testing.T) {
 }
 
 func TestAdviceRaisesTheMaximumAge(t *testing.T) {
+	t.Parallel()
 	p := payments
 	p.MaxAge = time.Minute
 	a, err := analysis.Advise(p, 90*time.Second, 1, analysis.Conditions{})
@@ -63,6 +64,7 @@ func TestAdviceWantsAShare(t *testing.T) {
 }
 
 func TestEveryAdviceHolds(t *testing.T) {
+	t.Parallel()
 	policies := rapid.Custom(anyPolicy)
 	held := 0
 	for seed := range 12 {

@@ -73,8 +73,9 @@ func (c *Comparison) configured() {
 		{"floor", limitText(a.MinDelay), limitText(b.MinDelay)},
 		{"cap", limitText(a.MaxDelay), limitText(b.MaxDelay)},
 		{"maximum age", limitText(a.MaxAge), limitText(b.MaxAge)},
-		{"longest Retry-After", limitText(a.MaxRetryAfter), limitText(b.MaxRetryAfter)},
+		{"longest Retry-After", Text(orDefault(a.MaxRetryAfter, policy.DefaultMaxRetryAfter)), Text(orDefault(b.MaxRetryAfter, policy.DefaultMaxRetryAfter))},
 		{"lapses", countText(a.LapseLimit()), countText(b.LapseLimit())},
+		{"snoozes", countText(orDefault(a.MaxSnoozes, policy.DefaultMaxSnoozes)), countText(orDefault(b.MaxSnoozes, policy.DefaultMaxSnoozes))},
 		{"rules", rulesText(a), rulesText(b)},
 	} {
 		if field.old != field.new {
@@ -88,6 +89,13 @@ func limitText(d time.Duration) string {
 		return "none"
 	}
 	return Text(d)
+}
+
+func orDefault[T int | time.Duration](v, standard T) T {
+	if v == 0 {
+		return standard
+	}
+	return v
 }
 
 func countText(n int) string {
@@ -106,9 +114,9 @@ func (c *Comparison) consequences() {
 	case b.Never && !a.Never:
 		c.note("a poison message is retried for ever; it was given up after %s on average", Text(a.Mean))
 	case a.Mean != b.Mean && !a.Never:
-		c.note("a poison message is given up after %s on average (%s to %s), before: %s (%s to %s), so %s",
+		c.note("a poison message is given up after %s on average (%s to %s), before: %s (%s to %s): %s",
 			Text(b.Mean), Text(b.Earliest), Text(b.Latest), Text(a.Mean), Text(a.Earliest), Text(a.Latest),
-			times(float64(b.Mean), float64(a.Mean), "later", "sooner"))
+			times(b.Mean, a.Mean))
 	}
 	if a.Attempts != b.Attempts && !a.Never && !b.Never {
 		c.note("it costs %.3g calls, before: %.3g", b.Attempts, a.Attempts)
@@ -129,13 +137,11 @@ func (s *Schedule) first() time.Duration {
 	return s.Attempts[1].Wait.Mean
 }
 
-// times says how much more or less a number has become.
-func times(now, before float64, more, less string) string {
-	if before == 0 || now == 0 || math.Abs(now/before-1) < 0.005 {
-		return "about the same"
+// times says how much longer or shorter a time has become.
+func times(now, before time.Duration) string {
+	ratio := float64(now) / float64(before)
+	if before == 0 || now == 0 || math.Abs(ratio-1) < 0.005 {
+		return "about as long"
 	}
-	if now > before {
-		return fmt.Sprintf("%.3g times as much, %s", now/before, more)
-	}
-	return fmt.Sprintf("%.2g of it, %s", now/before, less)
+	return fmt.Sprintf("%.3g times as long", ratio)
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redeliver/redeliver/internal/timetext"
 	"github.com/redeliver/redeliver/policy"
 )
 
@@ -101,14 +102,7 @@ func Text(d time.Duration) string {
 			}
 		}
 	}
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+	return timetext.Short(d)
 }
 
 // Percent writes a share for people, as in "52.5 %". Only what is certain is
@@ -130,20 +124,6 @@ func (s Share) Percent() string {
 	}
 }
 
-// Ruled returns the policy as it treats the errors of its rule i: with the
-// rule's attempts and backoff, and without rules.
-func Ruled(p policy.Policy, i int) policy.Policy {
-	rule := p.Rules[i]
-	p.Rules = nil
-	if rule.MaxAttempts > 0 {
-		p.MaxAttempts = rule.MaxAttempts
-	}
-	if rule.Backoff != nil {
-		p.Backoff = rule.Backoff
-	}
-	return p
-}
-
 // RuleName is the name of rule i of the policy in quotes, or its number from 1.
 func RuleName(p policy.Policy, i int) string {
 	if name := p.Rules[i].Name; name != "" {
@@ -152,19 +132,24 @@ func RuleName(p policy.Policy, i int) string {
 	return fmt.Sprint(i + 1)
 }
 
-// DescribeRule says in one line what a policy does about the errors of its
-// rule i, such as "dead-letter at once".
+// DescribeRule says in one line which errors rule i of a policy is for, and what
+// becomes of them, such as "for throttled or timeout: dead-letter at once".
 func DescribeRule(p policy.Policy, i int) string {
-	if action := p.Rules[i].Action; action != 0 && action != policy.ActionRetry {
-		return action.String() + " at once"
+	rule := p.Rules[i]
+	what := rule.Action.String() + " at once"
+	if rule.Retries() {
+		what = Describe(p.Branch(i))
 	}
-	return Describe(Ruled(p, i))
+	if errs, ok := rule.Match.(fmt.Stringer); ok {
+		return fmt.Sprintf("for %v: %s", errs, what)
+	}
+	return fmt.Sprintf("for what %T matches: %s", rule.Match, what)
 }
 
 func rulesText(p policy.Policy) string {
 	var rules []string
 	for i := range p.Rules {
-		rules = append(rules, fmt.Sprintf("%s: %s", RuleName(p, i), DescribeRule(p, i)))
+		rules = append(rules, RuleName(p, i)+" "+DescribeRule(p, i))
 	}
 	if len(rules) == 0 {
 		return "none"

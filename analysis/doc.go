@@ -36,4 +36,8 @@
 // the middle of the two, with half their distance as its error. This is a
 // proof, not an estimate: nothing is sampled. Without jitter the grid is exact
 // and the error 0.
+//
+// The maximum age is compared with the delay that the policy decides on, before
+// the broker rounds or cuts it. Where that makes a difference the bounds allow for
+// all of it.
 package analysis

@@ -55,6 +55,14 @@ const (
 	RetentionShorter Code = "retention-shorter"
 )
 
+var codes = []Code{
+	NoJitter, NoCap, NoLimit, NoRetry, Hammering, Descending, UnreachedAttempts, OutageOutlasts,
+	DelayAboveBroker, HintAboveBroker, BrokerRounds, JitterRoundedAway, ParkingQueues, BrokerLate, RetentionShorter,
+}
+
+// Codes returns every code that a warning can have.
+func Codes() []Code { return slices.Clone(codes) }
+
 // A Warning is something that is probably not meant. A note is a fact to know
 // that calls for no change.
 type Warning struct {
@@ -73,7 +81,7 @@ const (
 
 // Lint returns what is suspicious about a policy on a broker. Where outage is
 // above 0, at least the share want of messages should survive it; a want of 0
-// is 0.99. The rules of the policy are looked at as well, each as Ruled has it.
+// is 0.99. The rules of the policy are looked at as well, each as a branch of it.
 // It fails where New does.
 func Lint(p policy.Policy, c Conditions, outage time.Duration, want float64) ([]Warning, error) {
 	s, err := New(p, c)
@@ -90,10 +98,10 @@ func Lint(p policy.Policy, c Conditions, outage time.Duration, want float64) ([]
 	}
 	l.broker()
 	for i, rule := range p.Rules {
-		if rule.Action != 0 && rule.Action != policy.ActionRetry {
+		if !rule.Retries() {
 			continue
 		}
-		ruled, err := New(Ruled(p, i), c)
+		ruled, err := New(p.Branch(i), c)
 		if err != nil {
 			return nil, err
 		}

@@ -83,7 +83,8 @@ func TestWarningsOfRules(t *testing.T) {
 	c, err := analysis.Compare(payments, p, analysis.Conditions{})
 	require.NoError(t, err)
 	require.NotEmpty(t, c.Changes)
-	require.Contains(t, c.Changes[0], `rules: "busy": unlimited attempts; 1s, doubling; full jitter, 2: dead-letter at once, 3: one attempt`)
+	require.Contains(t, c.Changes[0], `rules: "busy" for the error "i/o timeout": unlimited attempts; 1s, doubling; full jitter, `+
+		`2 for the error "file already exists": dead-letter at once, 3 for the error "file already closed": one attempt`)
 }
 
 func TestWarningOfAnOutage(t *testing.T) {
@@ -140,7 +141,9 @@ func TestCodesAreDocumented(t *testing.T) {
 		}
 		return all
 	}
-	require.ElementsMatch(t, found(`Code = "([a-z-]+)"`, source), found("(?m)^\\| `([a-z-]+)` \\| (?:warning|note)", docs))
+	constants := found(`Code = "([a-z-]+)"`, source)
+	require.ElementsMatch(t, constants, found("(?m)^\\| `([a-z-]+)` \\| (?:warning|note)", docs))
+	require.Equal(t, fmt.Sprint(constants), fmt.Sprint(analysis.Codes()))
 }
 
 func ExampleLint() {

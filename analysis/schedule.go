@@ -84,6 +84,10 @@ type Schedule struct {
 
 	waits []wait   // between the attempts
 	aged  *bracket // of the horizon, where MaxAge cuts it short
+
+	// MaxAge is compared with the delay that the policy decides on. The broker
+	// may hold a message longer by up to rounded, or shorter by up to cut.
+	rounded, cut time.Duration
 }
 
 // New works the policy out. It fails if the policy is not valid, if
@@ -121,12 +125,12 @@ func New(p policy.Policy, c Conditions) (*Schedule, error) {
 		}
 		w := newWait(first.Delay, last.Delay, c.Run, c.Broker.Limits)
 		at := s.Attempts[n-1].At
+		if failed := add(at.Earliest, c.Run); p.MaxAge > 0 && (failed >= p.MaxAge || add(failed, w.lo) > p.MaxAge) {
+			break
+		}
 		at.Earliest = add(at.Earliest, add(w.offset, c.Run))
 		at.Mean = add(at.Mean, add(w.mean(), c.Run))
 		at.Latest = add(at.Latest, add(w.longest, c.Run))
-		if p.MaxAge > 0 && at.Earliest > p.MaxAge {
-			break
-		}
 		if n == MaxAttempts {
 			s.Endless = true
 			break
@@ -136,7 +140,11 @@ func New(p policy.Policy, c Conditions) (*Schedule, error) {
 			Number: n + 1, Wait: Range{w.offset, w.mean(), w.longest}, At: at, Reached: Share{Value: 1},
 		})
 	}
-	if p.MaxAge > 0 && (s.Endless || s.Attempts[len(s.Attempts)-1].At.Latest > p.MaxAge) {
+	s.rounded = max(c.Broker.Limits.Granularity, 1) - 1
+	for i := range s.waits {
+		s.cut = max(s.cut, s.waits[i].hi-s.waits[i].longest)
+	}
+	if p.MaxAge > 0 && (s.Endless || add(s.Attempts[len(s.Attempts)-1].At.Latest, s.cut) >= p.MaxAge) {
 		s.age()
 	}
 	return s, nil
@@ -159,11 +167,13 @@ func extreme(p policy.Policy, n int, err error, u draw) policy.Decision {
 // age restricts the attempts to what MaxAge leaves of them.
 func (s *Schedule) age() {
 	limit := s.Policy.MaxAge
-	b := s.bracket(add(limit, 1))
+	latest := add(limit, s.rounded)
+	unit := s.rounded + 1
+	b := s.bracket(add(latest, 1))
 	s.aged = &b
 	for i := range s.Attempts {
 		a := &s.Attempts[i]
-		if a.At.Latest <= limit {
+		if add(a.At.Latest, s.cut) < limit {
 			continue
 		}
 		low, high, mean := b.reached(i)
@@ -172,8 +182,8 @@ func (s *Schedule) age() {
 			return
 		}
 		a.Reached = between(low, high)
-		a.At.Latest = limit
-		a.At.Mean = min(max(mean, a.At.Earliest), limit)
+		a.At.Latest = min(a.At.Latest, a.At.Earliest+(latest-a.At.Earliest)/unit*unit)
+		a.At.Mean = min(max(mean, a.At.Earliest), a.At.Latest)
 	}
 }
 
@@ -217,16 +227,16 @@ func (s *Schedule) Horizon() Horizon {
 // Sums of ranges have no gaps, so every attempt can be as early or late as its
 // own range says, as long as the next wait can then lead past the limit.
 func (s *Schedule) ends() (earliest, latest time.Duration) {
-	limit := s.Policy.MaxAge
-	earliest = limit
+	limit, most := s.Policy.MaxAge, add(s.Policy.MaxAge, s.rounded)
+	earliest = most
 	if s.Endless {
 		// What comes after the attempts that are looked at may end anywhere.
-		earliest, latest = s.Attempts[len(s.Attempts)-1].At.Earliest, limit
+		earliest, latest = s.Attempts[len(s.Attempts)-1].At.Earliest, most
 	}
 	for i, a := range s.Attempts {
-		first, last := a.At.Earliest, min(a.At.Latest, limit)
+		first, last := a.At.Earliest, min(a.At.Latest, most)
 		if i < len(s.waits) {
-			first = max(first, limit+1-min(limit+1, add(s.waits[i].longest, s.Conditions.Run)))
+			first = max(first, limit+1-min(limit+1, add(max(s.waits[i].hi, 1), s.Conditions.Run)))
 		}
 		if first <= last {
 			earliest, latest = min(earliest, first), max(latest, last)

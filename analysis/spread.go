@@ -81,10 +81,14 @@ func (k *kernel) upTo(i int64) float64 {
 }
 
 // add returns the distribution of a sum: of what is in the cells, and of the
-// wait, as far as it lies in the first n cells.
-func (k *kernel) add(in []float64, n int64) []float64 {
+// wait, as far as it lies in the first n cells. It is written to out where that
+// has room.
+func (k *kernel) add(in, out []float64, n int64) []float64 {
 	n = min(n, int64(add(time.Duration(len(in)), time.Duration(k.last))))
-	out := make([]float64, n)
+	if out = out[:0]; int64(cap(out)) < n {
+		out = make([]float64, n)
+	}
+	out = out[:n]
 	if k.last == 0 {
 		copy(out, in)
 		return out
@@ -92,19 +96,17 @@ func (k *kernel) add(in []float64, n int64) []float64 {
 	first, between, last := k.upTo(0), k.cell/k.width, 1-k.upTo(k.last-1)
 	inner := 0.0 // what is in the cells from which one of the cells between leads to j
 	for j := range out {
-		if j >= 1 && j-1 < len(in) && k.last > 1 {
-			inner += in[j-1]
-		}
+		sum, here := 0.0, 0.0
 		if from := int64(j) - k.last; from >= 0 && from < int64(len(in)) {
-			if k.last > 1 {
-				inner -= in[from]
-			}
-			out[j] += last * in[from]
+			gone := in[from]
+			inner -= gone
+			sum = last * gone
 		}
 		if j < len(in) {
-			out[j] += first * in[j]
+			here = in[j]
 		}
-		out[j] += max(inner, 0) * between
+		out[j] = sum + first*here + max(inner, 0)*between
+		inner += here
 	}
 	return out
 }
@@ -168,12 +170,19 @@ func (s *Schedule) follow(end, age, cell time.Duration) fate {
 		return fate{past: 1, alive: []float64{1}, sum: []float64{0}}
 	}
 	f := fate{alive: []float64{1}, sum: []float64{0}}
-	in := []float64{1}
+	in, spare := []float64{1}, []float64(nil)
 	base := time.Duration(0)
 	for i := range s.waits {
 		w := &s.waits[i]
 		k := w.kernel(cell)
 		next := add(base, add(w.offset, w.run))
+		if old := cellsBelow(age-add(base, w.run), cell); age < math.MaxInt64 && old < int64(len(in)) {
+			// Failed at the maximum age, a message is not even retried at once.
+			for j, m := range in[old:] {
+				f.spent += m * (float64(base) + float64(old+int64(j))*float64(cell))
+			}
+			in = in[:old]
+		}
 		during := cellsBelow(end-next, cell)  // cells that still lie in the outage
 		young := cellsBelow(age-next+1, cell) // cells that are not too old
 		if age == math.MaxInt64 {
@@ -190,7 +199,7 @@ func (s *Schedule) follow(end, age, cell time.Duration) fate {
 			}
 			f.spent += share * (1 - live) * (float64(base) + float64(j)*float64(cell))
 		}
-		in, base = k.add(in, min(during, young)), next
+		in, spare, base = k.add(in, spare, min(during, young)), in, next
 		share, at := 0.0, 0.0
 		for j, m := range in {
 			share += m
@@ -226,7 +235,7 @@ func cellsBelow(d, cell time.Duration) int64 {
 type bracket struct {
 	end, slack time.Duration
 	rounded    fate // as the grid has it
-	strict     fate // with a maximum age that no rounding can have met
+	strict     fate // with a maximum age that no rounding or cutting can have met
 	lenient    fate // with an outage that no rounding can have prolonged
 }
 
@@ -237,25 +246,27 @@ func (s *Schedule) bracket(end time.Duration) bracket {
 		age = s.Policy.MaxAge
 	}
 	cell := s.grid(end)
-	b := bracket{end: end, rounded: s.follow(end, age, cell)}
+	b := bracket{end: end, rounded: s.follow(end, add(age, s.rounded), cell)}
 	b.strict, b.lenient = b.rounded, b.rounded
 	// Only the waits that were followed were rounded.
 	b.slack = s.slack(cell, min(len(b.rounded.alive), len(s.waits)))
 	if b.slack > 0 {
-		b.lenient = s.follow(end-b.slack, age, cell)
-		if age < math.MaxInt64 {
-			b.strict = s.follow(end, age-b.slack, cell)
-		}
+		b.lenient = s.follow(end-b.slack, add(age, s.rounded), cell)
+	}
+	if age < math.MaxInt64 && b.slack+s.rounded+s.cut > 0 {
+		b.strict = s.follow(end, age-b.slack-s.cut, cell)
 	}
 	return b
 }
 
 // past bounds the share of messages that outlive the outage.
 //
-// Let H be the time of the last attempt that is no older than the maximum age,
-// and H' that of the rounded times. Under the same maximum, H' has no fewer
-// attempts, so H <= H' + slack. Under a maximum that is lower by the slack, it
-// has no more, so H >= H'.
+// Let H be the time of the last attempt that the maximum age allows, and H' that
+// of the rounded times. An attempt that is allowed is made no later than the
+// maximum and what the broker rounds a wait up by. So under a maximum that is
+// higher by that, H' has no fewer attempts, and H <= H' + slack. Under one that is
+// lower by the slack, and by what the broker cuts a wait by, it has no more, so
+// H >= H'.
 func (b *bracket) past() (low, high float64) {
 	return b.strict.past, min(b.lenient.past+b.lenient.left, 1)
 }

@@ -83,6 +83,9 @@ var forms = map[Class]*regexp.Regexp{
 	AWS:      regexp.MustCompile(`^[A-Za-z0-9._-]+$`),
 }
 
+// String returns the name.
+func (c Class) String() string { return string(c) }
+
 // Validate says what is wrong with a name that is not of a class.
 func (c Class) Validate() error {
 	switch c {

@@ -89,11 +89,11 @@ func TestTheTablesOfThePackageComment(t *testing.T) {
 		{status(425), classify.Transient, "http-425 http-4xx http"},
 		{status(429), classify.Throttled, "http-429 http-4xx http"},
 		{status(500), classify.Transient, "http-500 http-5xx http"},
-		{status(501), classify.Permanent, "http-501 http-5xx http"},
+		{status(501), classify.Transient, "http-501 http-5xx http"},
 		{status(502), classify.Transient, "http-502 http-5xx http"},
 		{status(503), classify.Transient, "http-503 http-5xx http"},
 		{status(504), classify.Timeout, "http-504 http-5xx http"},
-		{status(505), classify.Permanent, "http-505 http-5xx http"},
+		{status(505), classify.Transient, "http-505 http-5xx http"},
 		{status(599), classify.Transient, "http-599 http-5xx http"},
 		{status(302), "", "http-302 http-3xx http"},
 		{status(0), "", ""},
@@ -344,6 +344,21 @@ func TestResponsesBecomeErrors(t *testing.T) {
 		require.ErrorAs(t, err, &status, name)
 	}
 	require.EqualError(t, classify.Response(&http.Response{StatusCode: 500}), "500 Internal Server Error")
+}
+
+// The rules of a file are classes, and most errors have none.
+func TestDecideByTenClassesAllocatesNothing(t *testing.T) {
+	p := policy.Policy{MaxAttempts: 3, Backoff: policy.Fixed(time.Second)}
+	for _, class := range []classify.Class{
+		classify.Throttled, classify.Permanent, classify.Canceled, "http-418", "http-5xx", "net-refused", "dns", "sqlstate-23505", "aws-SlowDown", "grpc-aborted",
+	} {
+		p.Rules = append(p.Rules, policy.Rule{Match: class, Action: policy.ActionDiscard})
+	}
+	f := policy.Failure{Attempt: 1, Err: io.ErrUnexpectedEOF, MessageID: "42"}
+	require.Equal(t, policy.ActionRetry, p.Decide(f).Action)
+	require.Zero(t, testing.AllocsPerRun(100, func() { p.Decide(f) }))
+	f.Err = errors.New("connection refused")
+	require.Zero(t, testing.AllocsPerRun(100, func() { p.Decide(f) }))
 }
 
 func TestClassesAreMatchersOfRules(t *testing.T) {

@@ -31,9 +31,11 @@
 //	408, 504          timeout
 //	425               transient
 //	429               throttled
-//	501, 505          permanent: the server does not have what was asked for, and says so
 //	other 5xx         transient
 //	other 4xx         permanent
+//
+// So 501 and 505 are transient, too: a server that does not have what was asked for may be in the middle of its deploy. A rule of
+// http-501 can see that otherwise.
 //
 // Network: the errors of the packages net, net/http, net/url and os, and the numbers of the system's that they hold. Source:
 // the documentation of these packages, and connect(2), send(2) and recv(2).

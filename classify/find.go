@@ -182,8 +182,6 @@ func httpGroup(status int) Class {
 		return Throttled
 	case status == 425:
 		return Transient
-	case status == 501 || status == 505:
-		return Permanent
 	case status >= 500:
 		return Transient
 	case status >= 400:

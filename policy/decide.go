@@ -120,7 +120,7 @@ func (p *Policy) follow(err error, found finding, why *why) (Action, Reason) {
 		return ActionRetry, ""
 	}
 	r := &p.Rules[i]
-	if r.retries() {
+	if r.Retries() {
 		p.apply(r)
 		why.attempts = p.maxAttempts()
 	} else if found.kind == retryAfter {

@@ -2,7 +2,10 @@ package policy
 
 import (
 	"errors"
+	"fmt"
+	"reflect"
 	"slices"
+	"strings"
 )
 
 // A Rule is what a policy does differently about some errors: give them up at once, retry them more often or less, or at
@@ -34,7 +37,8 @@ type Rule struct {
 // A Matcher tells which errors a rule is for. Match must be a pure function, safe for concurrent use. It is not called with
 // nil. A panic in it is one of [Policy.Decide].
 //
-// Where a Matcher has a method Validate() error, [Policy.Validate] calls it.
+// Where a Matcher has a method Validate() error, [Policy.Validate] calls it. String, where it has that, says in words which
+// errors it is for; those of this package have it.
 type Matcher interface {
 	Match(err error) bool
 }
@@ -49,6 +53,8 @@ func (m is) Match(err error) (ok bool) {
 	defer func() { _ = recover() }()
 	return errors.Is(err, m.target)
 }
+
+func (m is) String() string { return fmt.Sprintf("the error %q", fmt.Sprint(m.target)) }
 
 func (m is) Validate() error {
 	if m.target == nil {
@@ -68,11 +74,16 @@ func (as[E]) Match(err error) (ok bool) {
 	return ok
 }
 
+func (as[E]) String() string { return fmt.Sprintf("errors of type %v", reflect.TypeFor[E]()) }
+
 // MatchFunc is a function as a [Matcher].
 type MatchFunc func(err error) bool
 
 // Match calls f. A nil MatchFunc, a fault, matches nothing.
 func (f MatchFunc) Match(err error) bool { return f != nil && f(err) }
+
+// String returns "a function".
+func (f MatchFunc) String() string { return "a function" }
 
 // Validate finds a nil function.
 func (f MatchFunc) Validate() error {
@@ -88,6 +99,15 @@ type AnyOf []Matcher
 // Match asks one after the other.
 func (ms AnyOf) Match(err error) bool {
 	return slices.ContainsFunc(ms, func(m Matcher) bool { return m != nil && m.Match(err) })
+}
+
+// String returns those of the matchers, as in "throttled or timeout".
+func (ms AnyOf) String() string {
+	texts := make([]string, len(ms))
+	for i, m := range ms {
+		texts[i] = fmt.Sprint(m)
+	}
+	return strings.Join(texts, " or ")
 }
 
 // Validate finds an empty list, a nil in it, and the faults of the others.
@@ -128,8 +148,16 @@ func (p *Policy) apply(r *Rule) {
 	}
 }
 
-// retries reports whether the rule leaves a message its retries.
-func (r *Rule) retries() bool { return r.Action != ActionDeadLetter && r.Action != ActionDiscard }
+// Retries reports whether the rule leaves a message its retries: its action neither dead-letters nor discards.
+func (r Rule) Retries() bool { return r.Action != ActionDeadLetter && r.Action != ActionDiscard }
+
+// Branch returns the policy, without rules, that decides about the errors of rule i, counted from 0, if that retries: with the
+// attempts and the backoff of the rule.
+func (p Policy) Branch(i int) Policy {
+	p.apply(&p.Rules[i])
+	p.Rules = nil
+	return p
+}
 
 // Branches returns the policies, without rules, of which p consists: first that for what no rule matches, then one for each
 // rule that retries, in their order. Whatever must know all delays that p can choose, or all its limits, looks at those of
@@ -141,10 +169,8 @@ func (p Policy) Branches() []Policy {
 	plain.Rules = nil
 	branches := []Policy{plain}
 	for i := range p.Rules {
-		if r := &p.Rules[i]; r.retries() {
-			b := plain
-			b.apply(r)
-			branches = append(branches, b)
+		if p.Rules[i].Retries() {
+			branches = append(branches, p.Branch(i))
 		}
 	}
 	return branches
@@ -157,7 +183,7 @@ func (p Policy) AttemptLimit() int { return p.attemptLimit() }
 func (p *Policy) attemptLimit() int {
 	limit := p.maxAttempts()
 	for i := range p.Rules {
-		if r := &p.Rules[i]; r.retries() {
+		if r := &p.Rules[i]; r.Retries() {
 			limit = max(limit, r.MaxAttempts)
 		}
 	}

@@ -79,9 +79,9 @@ func (fs *faults) add(path string, value any, format string, args ...any) {
 }
 
 // notNegative adds a fault for a negative duration.
-func (fs *faults) notNegative(path string, d time.Duration, zero string) {
+func (fs *faults) notNegative(path string, d time.Duration, zero any) {
 	if d < 0 {
-		fs.add(path, d, "want 0 (%s) or more", zero)
+		fs.add(path, d, "want 0 (%v) or more", zero)
 	}
 }
 
@@ -135,7 +135,7 @@ func (p Policy) Validate() error {
 	fs.notNegative("MaxAge", p.MaxAge, "no limit")
 	fs.notNegative("MinDelay", p.MinDelay, "no floor")
 	fs.notNegative("MaxDelay", p.MaxDelay, "no cap")
-	fs.notNegative("MaxRetryAfter", p.MaxRetryAfter, DefaultMaxRetryAfter.String())
+	fs.notNegative("MaxRetryAfter", p.MaxRetryAfter, DefaultMaxRetryAfter)
 	p.validateJitter(&fs)
 	p.validateRules(&fs)
 
@@ -193,7 +193,7 @@ func (p *Policy) validateRules(fs *faults) {
 
 // sound reports whether the rule has a curve of its own, and no fault in it.
 func (r *Rule) sound() bool {
-	if absent(r.Backoff) || !r.retries() {
+	if absent(r.Backoff) || !r.Retries() {
 		return false
 	}
 	v, ok := r.Backoff.(Validator)

@@ -426,11 +426,11 @@ func (d *decoder) class(n *node, path string) policy.Matcher {
 	if len(n.items) == 0 {
 		d.fault(n.place, path, "is empty: want at least one class")
 	}
-	var any policy.AnyOf
+	var classes policy.AnyOf
 	for i, item := range n.items {
-		any = append(any, d.matcher(item, fmt.Sprintf("%s[%d]", path, i)))
+		classes = append(classes, d.matcher(item, fmt.Sprintf("%s[%d]", path, i)))
 	}
-	return any
+	return classes
 }
 
 func (d *decoder) matcher(n *node, path string) policy.Matcher {
@@ -452,6 +452,8 @@ type own struct {
 	name string
 	policy.Matcher
 }
+
+func (o own) String() string { return o.name }
 
 var curves = []string{"fixed", "linear", "exponential", "steps"}
 

@@ -2,10 +2,13 @@ package policyfile_test
 
 import (
 	"io"
+	"math/rand/v2"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/redeliver/redeliver/backend"
 	"github.com/redeliver/redeliver/classify"
@@ -121,4 +124,82 @@ func TestFilesGoRound(t *testing.T) {
 	again, err := f.YAML()
 	require.NoError(t, err)
 	require.Equal(t, string(asYAML), string(again))
+}
+
+// Whatever policy can be written is read back as the same, to the last digit of its numbers.
+func TestAnyPolicyGoesRound(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		duration := func(label string, least time.Duration) time.Duration {
+			most := rapid.SampledFrom([]time.Duration{1, time.Millisecond, time.Minute, 1000 * time.Hour}).Draw(t, "magnitude")
+			return least + time.Duration(rapid.Int64Range(0, int64(most)).Draw(t, label))
+		}
+		name := rapid.StringOf(rapid.RuneFrom(nil, unicode.L, unicode.N, unicode.P, unicode.S, unicode.Zs))
+		count := rapid.SampledFrom([]int{0, 1, 7, policy.Unlimited})
+		backoff := func() (b policy.Backoff) {
+			base := duration("base", 1)
+			switch rapid.IntRange(0, 3).Draw(t, "curve") {
+			case 0:
+				b = policy.Fixed(base)
+			case 1:
+				b = policy.Linear{Base: base, Step: duration("step", 0), Max: base + duration("max", 0)}
+			case 2:
+				b = policy.Exponential{Base: base, Factor: rapid.OneOf(rapid.Just(0.0), rapid.Just(1.0), rapid.Float64Range(1.000001, 1e300)).Draw(t, "factor")}
+			case 3:
+				b = policy.Steps{duration("first", 0), base}
+			}
+			if n := rapid.IntRange(0, policy.MaxImmediate).Draw(t, "immediate"); n > 0 {
+				b = policy.Immediate{Attempts: n, Then: b}
+			}
+			return b
+		}
+		fraction := rapid.Float64Range(0, 1).Draw(t, "fraction")
+		p := policy.Policy{
+			Name: "p", MaxAttempts: count.Draw(t, "attempts"), MaxSnoozes: count.Draw(t, "snoozes"),
+			MaxLapses: rapid.OneOf(count, rapid.Just(policy.NoLapses)).Draw(t, "lapses"),
+			MaxAge:    duration("age", 0), MinDelay: duration("floor", 0), MaxDelay: duration("cap", 0), MaxRetryAfter: duration("hint", 0),
+			Backoff: backoff(),
+			Jitter: rapid.SampledFrom([]policy.Jitter{
+				policy.NoJitter, policy.FullJitter, policy.EqualJitter, policy.DecorrelatedJitter, policy.Proportional(fraction), policy.Additive(fraction),
+			}).Draw(t, "jitter"),
+		}
+		for range rapid.IntRange(0, 2).Draw(t, "rules") {
+			r := policy.Rule{Name: name.Draw(t, "name"), Match: policy.AnyOf{classify.Throttled, classify.Class("http-503")}, Action: policy.ActionDiscard}
+			if rapid.Bool().Draw(t, "retries") {
+				r.Match, r.Action, r.MaxAttempts, r.Backoff = classify.Timeout, policy.ActionRetry, count.Draw(t, "attempts"), backoff()
+			}
+			p.Rules = append(p.Rules, r)
+		}
+		if p.Validate() != nil {
+			t.Skip("not valid")
+		}
+		f := &policyfile.File{
+			Default: "p", Policies: map[string]policy.Policy{"p": p},
+			Queues: map[string]policyfile.Queue{name.Draw(t, "queue"): {Policy: "p", Types: map[string]string{name.Draw(t, "type"): "p"}}},
+			Types:  map[string]string{name.Draw(t, "type"): "p"},
+		}
+		for name, marshal := range map[string]func() ([]byte, error){"p.json": f.JSON, "p.yaml": f.YAML} {
+			data, err := marshal()
+			require.NoError(t, err)
+			read, err := policyfile.Parse(name, data, policyfile.Options{})
+			require.NoError(t, err)
+			require.Equal(t, f, read, string(data))
+		}
+	})
+}
+
+// What no file can hold is not written as something else.
+func TestWhatNoFileHolds(t *testing.T) {
+	for text, change := range map[string]func(*policy.Policy){
+		`its Name is "q"`:            func(p *policy.Policy) { p.Name = "q" },
+		"the Backoff is policy.Func": func(p *policy.Policy) { p.Backoff = policy.Func(func(int) time.Duration { return 1 }) },
+		"random source":              func(p *policy.Policy) { p.Rand = policy.NewRand(rand.NewPCG(1, 2)) },
+		"Rules[0].the Match is":      func(p *policy.Policy) { p.Rules = []policy.Rule{{Match: policy.Is(io.EOF)}} },
+		"would not be valid":         func(p *policy.Policy) { p.MaxAttempts = 0 },
+	} {
+		p := policy.Policy{Name: "p", MaxAttempts: 5, Backoff: policy.Fixed(time.Second)}
+		change(&p)
+		f := &policyfile.File{Default: "p", Policies: map[string]policy.Policy{"p": p}}
+		_, err := f.YAML()
+		require.ErrorContains(t, err, text)
+	}
 }

@@ -2,13 +2,15 @@ package policyfile
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
-	"strings"
+	"reflect"
 	"time"
 
 	"github.com/goccy/go-yaml"
 
 	"github.com/redeliver/redeliver/classify"
+	"github.com/redeliver/redeliver/internal/timetext"
 	"github.com/redeliver/redeliver/policy"
 )
 
@@ -62,38 +64,60 @@ type (
 // JSON returns the file as JSON, which [Parse] reads back as an equal File. It fails, and says why, where the file is not
 // valid or a policy holds what no file can: a curve that is a function or a user's own type, a random source, or a rule whose
 // errors are told by anything but classes.
-func (f *File) JSON() ([]byte, error) { return f.marshal(".json") }
+func (f *File) JSON() ([]byte, error) {
+	return f.marshal("policies.json", func(data []byte) ([]byte, error) { return data, nil })
+}
 
-// YAML returns the file as YAML; see [File.JSON].
-func (f *File) YAML() ([]byte, error) { return f.marshal(".yaml") }
+// YAML returns the file as YAML; see [File.JSON]. It fails as well where a name holds characters that do not survive YAML.
+func (f *File) YAML() ([]byte, error) { return f.marshal("policies.yaml", yaml.JSONToYAML) }
 
-func (f *File) marshal(extension string) ([]byte, error) {
-	doc := fileDocument{Default: f.Default, Policies: map[string]policyDocument{}, Queues: map[string]queueDocument{}, Types: f.Types}
+func (f *File) marshal(name string, format func([]byte) ([]byte, error)) ([]byte, error) {
+	doc, err := f.document()
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.MarshalIndent(doc, "", "  ")
+	if err == nil {
+		data, err = format(append(data, '\n'))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("policyfile: %w", err)
+	}
+	// What is written must be readable, and the same.
+	read, err := Parse(name, data, Options{Classes: f.classes})
+	if err != nil {
+		return nil, fmt.Errorf("policyfile: the file would not be valid: %w", err)
+	}
+	if again, err := read.document(); err != nil || !reflect.DeepEqual(doc, again) {
+		return nil, errors.New("policyfile: the file would be read back as another: want names without control characters, or JSON")
+	}
+	return data, nil
+}
+
+func (f *File) document() (fileDocument, error) {
+	doc := fileDocument{Default: f.Default, Policies: map[string]policyDocument{}, Queues: map[string]queueDocument{}, Types: present(f.Types)}
 	for name, p := range f.Policies {
+		if p.Name != name {
+			return doc, fmt.Errorf("policyfile: policy %q: its Name is %q: want the name that it has in Policies", name, p.Name)
+		}
 		d, err := documentOf(p)
 		if err != nil {
-			return nil, fmt.Errorf("policyfile: policy %q: %w", name, err)
+			return doc, fmt.Errorf("policyfile: policy %q: %w", name, err)
 		}
 		doc.Policies[name] = d
 	}
 	for name, q := range f.Queues {
-		doc.Queues[name] = queueDocument(q)
+		doc.Queues[name] = queueDocument{q.Policy, present(q.Types)}
 	}
-	data, err := json.MarshalIndent(doc, "", "  ")
-	if err != nil {
-		return nil, fmt.Errorf("policyfile: %w", err)
+	return doc, nil
+}
+
+// present is the map, or nil if it is empty: a file does not tell one from the other.
+func present(types map[string]string) map[string]string {
+	if len(types) == 0 {
+		return nil
 	}
-	data = append(data, '\n')
-	if extension == ".yaml" {
-		if data, err = yaml.JSONToYAML(data); err != nil {
-			return nil, fmt.Errorf("policyfile: %w", err)
-		}
-	}
-	// What is written must be readable.
-	if _, err := Parse("policies"+extension, data, Options{Classes: f.classes}); err != nil {
-		return nil, fmt.Errorf("policyfile: the file would not be valid: %w", err)
-	}
-	return data, nil
+	return types
 }
 
 func documentOf(p policy.Policy) (d policyDocument, err error) {
@@ -135,13 +159,13 @@ func ruleOf(r policy.Rule) (d ruleDocument, err error) {
 			return d, err
 		}
 	}
-	any, several := r.Match.(policy.AnyOf)
-	if !several {
+	classes, ok := r.Match.(policy.AnyOf)
+	if !ok {
 		d.Class, err = className(r.Match)
 		return d, err
 	}
 	var names []string
-	for _, m := range any {
+	for _, m := range classes {
 		name, err := className(m)
 		if err != nil {
 			return d, err
@@ -170,15 +194,15 @@ func backoffOf(b policy.Backoff) (*backoffDocument, error) {
 	}
 	switch c := b.(type) {
 	case policy.Fixed:
-		d.Curve, d.Delay = "fixed", durationString(time.Duration(c))
+		d.Curve, d.Delay = "fixed", timetext.Short(time.Duration(c))
 	case policy.Linear:
-		d.Curve, d.Base, d.Step, d.Max = "linear", durationString(c.Base), durationString(c.Step), durationOrNone(c.Max)
+		d.Curve, d.Base, d.Step, d.Max = "linear", timetext.Short(c.Base), timetext.Short(c.Step), durationOrNone(c.Max)
 	case policy.Exponential:
-		d.Curve, d.Base, d.Factor, d.Max = "exponential", durationString(c.Base), c.Factor, durationOrNone(c.Max)
+		d.Curve, d.Base, d.Factor, d.Max = "exponential", timetext.Short(c.Base), c.Factor, durationOrNone(c.Max)
 	case policy.Steps:
 		d.Curve = "steps"
 		for _, step := range c {
-			d.Steps = append(d.Steps, durationString(step))
+			d.Steps = append(d.Steps, timetext.Short(step))
 		}
 	default:
 		return nil, fmt.Errorf("the Backoff is %T: a file can hold Fixed, Linear, Exponential, Steps, and an Immediate before them", b)
@@ -203,17 +227,5 @@ func durationOrNone(d time.Duration) string {
 	if d == 0 {
 		return ""
 	}
-	return durationString(d)
-}
-
-// durationString is d without the parts that are 0: "1m" for "1m0s".
-func durationString(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+	return timetext.Short(d)
 }

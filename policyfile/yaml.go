@@ -87,6 +87,10 @@ func (r *yamlReader) node(v ast.Node) *node {
 	case *ast.NanNode:
 		return scalar(number, v.Token.Value)
 	case *ast.StringNode:
+		quoted := v.Token.Type == token.SingleQuoteType || v.Token.Type == token.DoubleQuoteType
+		if !quoted && decimal.MatchString(v.Value) {
+			return scalar(number, v.Value) // such as 1e+300, which the parser takes for text
+		}
 		return scalar(text, v.Value)
 	case *ast.LiteralNode:
 		return scalar(text, v.Value.Value)

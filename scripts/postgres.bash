@@ -5,6 +5,8 @@ pgmq_version=1.11.1
 # The npm package that carries the extension's files, and its dist.integrity.
 pgmq_package=@electric-sql/pglite-pgmq@0.0.6
 pgmq_integrity=sha512-KSkXos6Ac1u6Sxd7fJ4Ys8FKd+noLffB5tfVEauw51+lmOTUauZk7CjZS8oDfeMHZULBK23MvhQw3pzO44TMGg==
+# Where the way through the upgrade scripts to the older versions begins.
+pgmq_base=pgmq--1.1.1.sql
 
 postgres_database=redeliver_test
 # Below the range that outgoing connections take their ports from.
@@ -57,14 +59,27 @@ postgres_install() {
 	[ -n "$postgres_bin" ] || die "PostgreSQL was installed, yet /usr/lib/postgresql/*/bin/initdb is missing"
 	local dir
 	dir=$(LC_ALL=C "$postgres_bin/pg_config" --sharedir)/extension
-	if [ -e "$dir/pgmq--$pgmq_version.sql" ] && grep -qs "default_version = '$pgmq_version'" "$dir/pgmq.control"; then
-		return
+	if [ ! -e "$dir/pgmq--$pgmq_version.sql" ] || ! grep -qs "default_version = '$pgmq_version'" "$dir/pgmq.control"; then
+		if [ ! -w "$dir" ]; then
+			postgres_lacks="PGMQ $pgmq_version is not in $dir and $(id -un) may not write there: run this once as root"
+			return
+		fi
+		pgmq_install "$dir"
 	fi
-	if [ ! -w "$dir" ]; then
-		postgres_lacks="PGMQ $pgmq_version is not in $dir and $(id -un) may not write there: run this once as root"
-		return
+	if ! cmp -s "$here/$pgmq_base" "$dir/$pgmq_base"; then
+		if [ ! -w "$dir" ]; then
+			postgres_lacks="older versions of PGMQ cannot be made, since $(id -un) may not write $pgmq_base to $dir: run this once as root"
+			return
+		fi
+		install -m 644 "$here/$pgmq_base" "$dir"
 	fi
-	pgmq_install "$dir"
+	if [ -z "$(PATH=$PATH:/usr/sbin command -v pgbouncer)" ]; then
+		if ! can_install; then
+			postgres_lacks="PgBouncer is not installed: run this on Debian as root, or install it"
+			return
+		fi
+		install_packages pgbouncer
+	fi
 }
 
 # postgres_newest prints the directory of the newest server's programs. The

@@ -55,6 +55,53 @@ func TestDeadSharesAreThoseOfTheAnalysis(t *testing.T) {
 	require.NotEqual(t, at.DeadLettered, within.DeadLettered)
 }
 
+// What is computed for one message and what is played with thousands are two ways to one number, whatever the curve, the jitter,
+// the maximum age and the broker: within the error that the analysis states, and four standard errors of so many messages.
+func TestEveryCurveAndJitterFaresAsTheAnalysisSays(t *testing.T) {
+	t.Parallel()
+	const messages = 1000
+	const s = time.Second
+	curves := map[string]policy.Backoff{
+		"fixed":       policy.Fixed(3 * s),
+		"linear":      policy.Linear{Base: s, Step: 2 * s, Max: 6 * s},
+		"exponential": policy.Exponential{Base: s / 2, Max: 8 * s},
+		"by 1.5":      policy.Exponential{Base: s, Factor: 1.5},
+		"steps":       policy.Steps{0, 4 * s, s, 5 * s},
+		"function":    policy.Func(func(n int) time.Duration { return time.Duration(n*n) * s / 4 }),
+		"immediate":   policy.Immediate{Attempts: 2, Then: policy.Exponential{Base: s, Max: 20 * s}},
+	}
+	jitters := []policy.Jitter{
+		policy.NoJitter, policy.FullJitter, policy.EqualJitter, policy.DecorrelatedJitter, policy.Proportional(0.3), policy.Additive(0.5),
+	}
+	brokers := []analysis.Broker{{}, {Limits: backend.Limits{Granularity: s, MaxDelay: 7 * s}}}
+	partly := 0 // how often neither all nor none survive
+	for name, curve := range curves {
+		for i, jitter := range jitters {
+			for _, p := range []policy.Policy{
+				{MaxAttempts: 6, Backoff: curve, Jitter: jitter},
+				{MaxAttempts: 6, Backoff: curve, Jitter: jitter, MaxAge: 12 * s, MinDelay: s / 10},
+			} {
+				broker := brokers[i%2]
+				plan, err := analysis.New(p, analysis.Conditions{Run: simulate.DefaultWork, Broker: broker})
+				require.NoError(t, err, name)
+				outage := plan.Horizon().Mean * 9 / 10
+				want := plan.Survival(outage)
+				scenario := simulate.Scenario{Messages: messages, Consumers: messages, Limits: broker.Limits, Outage: simulate.Outage{For: outage}}
+				chance := 4 * 0.5 / math.Sqrt(messages)
+				alive := 1 - run(t, p, scenario).DeadShare()
+				require.InDelta(t, want.AtStart.Value, alive, want.AtStart.Error+chance, "%s, %v jitter, %v", name, jitter.Kind, p.MaxAge)
+				scenario.Over = outage
+				within := 1 - run(t, p, scenario).DeadShare()
+				require.InDelta(t, want.Within.Value, within, want.Within.Error+chance, "%s, %v jitter, %v", name, jitter.Kind, p.MaxAge)
+				if alive > 0.05 && alive < 0.95 {
+					partly++
+				}
+			}
+		}
+	}
+	require.Greater(t, partly, len(curves)*len(jitters)/2, "else it would say little")
+}
+
 func TestEveryMessageEndsAndEveryCallIsCounted(t *testing.T) {
 	for seed := range uint64(5) {
 		r := run(t, payments, simulate.Scenario{

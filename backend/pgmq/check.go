@@ -12,13 +12,20 @@ import (
 
 // Check compares the database with what a queue needs. Fatal findings, which Subscribe refuses too: extension_missing,
 // queue_not_found, dead_letter_queue_not_found, archive_not_found, column_missing, privilege_missing. Others are warnings:
-// no_vt_index, unlogged, partitioned, read_only.
+// no_vt_index, unlogged, partitioned, read_only; with Options.Listen, listen_silent, for which it listens for two seconds at most.
 func (q *Queue) Check(ctx context.Context, _ backend.Needs) ([]backend.Finding, error) {
 	l, err := q.probe(ctx)
 	if err != nil {
 		return nil, q.errorf("check", err)
 	}
-	return q.findings(l), nil
+	found := q.findings(l)
+	if q.opts.Listen != nil && l.queue.exists {
+		if err := q.listenFault(ctx); err != nil {
+			found = append(found, backend.Finding{Code: "listen_silent", Err: err,
+				Text: "no notifications arrive, so that messages are found by polling: " + err.Error()})
+		}
+	}
+	return found, nil
 }
 
 // findings tells what is wrong with a layout.
@@ -64,7 +71,7 @@ func (q *Queue) findings(l layout) []backend.Finding {
 		}
 		if strings.HasPrefix(part.name, "q_") && !part.table.has("headers") {
 			add(true, "column_missing", nil,
-				"table pgmq.%s has no column headers: it is from a PGMQ before 1.5: upgrade with ALTER EXTENSION pgmq UPDATE", part.name)
+				"table pgmq.%s has no column headers: it is from a PGMQ before 1.5: upgrade with ALTER EXTENSION pgmq UPDATE, or with PGMQ's upgrade scripts where it is installed by SQL alone", part.name)
 		}
 		var lacks []string
 		for _, right := range part.rights {

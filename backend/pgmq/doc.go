@@ -18,6 +18,7 @@
 //
 // A consumer waits on a timer for the next message that comes due in the queue, and asks again each PollInterval for
 // messages that others have sent. It needs no trigger, no LISTEN and no connection of its own. Times are the server's.
+// Options.Listen adds LISTEN where others' messages have to be found sooner than PollInterval finds them: see below.
 //
 // Deliveries of one call to Receive are in the order in which they were sent; which messages it takes goes by the time at
 // which they came due.
@@ -68,10 +69,24 @@
 //
 // # What it asks of the database
 //
-// PGMQ 1.5 or later, for the headers column, however it was installed; PostgreSQL's rights to select, insert, update and
-// delete on the tables. Behind a pooler in transaction mode, such as PgBouncer before 1.21, set the pool's
-// ConnConfig.DefaultQueryExecMode to pgx.QueryExecModeCacheDescribe. With replicas, name all hosts in the connection string
-// and add target_session_attrs=read-write.
+// PGMQ 1.5 or later, for the headers column, however it was installed and whichever version made a queue: the tables tell,
+// not the number of the version. PostgreSQL's rights to select, insert, update and delete on the tables. With replicas, name
+// all hosts in the connection string and add target_session_attrs=read-write.
 //
-// Other clients may read and archive beside a consumer: a message is nobody else's while its vt lies ahead.
+// A pooler in transaction mode, such as PgBouncer, may stand between. Where it does not follow prepared statements, the first
+// one that it loses tells: nothing has run then, a warning is logged, and the queue prepares none from then on. What else
+// uses the pool meets the same errors, so set its ConnConfig.DefaultQueryExecMode to pgx.QueryExecModeCacheDescribe where
+// such a pooler is known to be there.
+//
+// LISTEN asks for more: the queue's trigger, which SELECT pgmq.enable_notify_insert('orders', 250) makes in PGMQ 1.7 or
+// later, and a connection to the server itself, past any pooler. The trigger notifies of the first message that is sent, and
+// of none for the next 250 ms; those are found when that time is over, or by polling if their transaction took longer. All
+// who send to the queue pay for the trigger: it updates one row, so that transactions which send wait for each other until
+// they commit. When nothing is heard, be it that a pooler swallows notifications or that a crash of the server took the
+// trigger's row, Check says so (listen_silent), a warning is logged, and the queue polls every 200 ms meanwhile, and tries
+// again.
+//
+// Other clients may read, pop, archive and delete beside a consumer: a message is nobody else's while its vt lies ahead.
+// One who makes a held message visible with pgmq.set_vt, or removes it, takes it from its holder, who gets
+// backend.ErrLeaseLost. docs/pgmq.md, in this module, tells more of both, and what comes of a server's failures.
 package pgmq

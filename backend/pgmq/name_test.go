@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -41,6 +42,7 @@ func TestNamesAreCheckedBeforeAnySQL(t *testing.T) {
 		{"dead-letter queue too long", "orders", pgmq.Options{DeadLetterQueue: strings.Repeat("a", 48)}, "at most 47"},
 		{"its own dead-letter queue", "orders", pgmq.Options{DeadLetterQueue: "orders"}, "is its own dead-letter queue"},
 		{"negative poll interval", "orders", pgmq.Options{PollInterval: -time.Second}, "Options.PollInterval is -1s"},
+		{"listening to no server", "orders", pgmq.Options{Listen: new(pgx.ConnConfig)}, "pgx.ParseConfig"},
 		{"negative parallel", "orders", pgmq.Options{Parallel: -1}, "Options.Parallel is -1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -43,6 +43,18 @@ func (s *spy) find(t *testing.T, text string) pgx.TraceQueryStartData {
 	return s.sent[i]
 }
 
+// count returns how many of the statements that were sent hold that text.
+func (s *spy) count(text string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, data := range s.sent {
+		if strings.Contains(data.SQL, text) {
+			n++
+		}
+	}
+	return n
+}
+
 // explain returns the plan of a statement.
 func explain(t *testing.T, p *pgxpool.Pool, sql string, args ...any) string {
 	t.Helper()

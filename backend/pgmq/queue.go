@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,6 +28,12 @@ type Options struct {
 	// read of an index. Messages that come due after a delay, and those sent through this Queue, are not found by polling
 	// and do not wait for it. 1 ms at least; 0 means 200 ms.
 	PollInterval time.Duration
+
+	// Listen, where it is set, has other processes' messages found at once, by LISTEN on a connection of its own that these
+	// settings lead to: pool.Config().ConnConfig, or what pgx.ParseConfig makes of an address that leads past a pooler. The
+	// queue has to send notifications: see the package comment. PollInterval may then be as long as 5 s, say; while no
+	// notifications arrive, 200 ms takes its place. Nil: no LISTEN.
+	Listen *pgx.ConnConfig
 
 	// Parallel is how many calls to Receive, and to Settle, a consumer makes at the same time; each takes a connection of
 	// the pool while its statement runs. 0 means a quarter of the pool, at least 1 and at most 4.
@@ -56,7 +63,10 @@ type Queue struct {
 
 	spare spare
 
-	plansKept bool // the pool prepares statements by name, and the server may keep their plans
+	plansKept bool        // the pool prepares statements by name, and the server may keep their plans
+	pooled    atomic.Bool // a pooler was met that does not follow those names
+
+	ear atomic.Pointer[listener] // nil without Options.Listen, and before the first subscription
 
 	mu     sync.Mutex
 	closed bool
@@ -96,6 +106,8 @@ func Open(pool *pgxpool.Pool, name string, opts Options) (*Queue, error) {
 		return nil, fmt.Errorf("pgmq: Options.PollInterval is %v: set %v or more, or 0 for %v", opts.PollInterval, minPollInterval, defaultPollInterval)
 	case opts.Parallel < 0:
 		return nil, fmt.Errorf("pgmq: Options.Parallel is %d: set a positive number, or 0 for a quarter of the pool", opts.Parallel)
+	case opts.Listen != nil && opts.Listen.Port == 0:
+		return nil, errors.New("pgmq: Options.Listen names no server: take pool.Config().ConnConfig, or what pgx.ParseConfig returns")
 	case pool == nil:
 		return nil, errors.New("pgmq: the pool is nil: make one with pgxpool.New")
 	}
@@ -161,6 +173,7 @@ func (q *Queue) Close(ctx context.Context) error {
 	for _, s := range subs {
 		errs = append(errs, s.Close(ctx))
 	}
+	q.ear.Load().stop()
 	q.spare.close()
 	return errors.Join(errs...)
 }

@@ -93,7 +93,7 @@ func (s *subscription) backOff(ctx context.Context, w *idleness, err error) {
 // idle returns when a claim is worth while, or ctx ended.
 func (s *subscription) idle(ctx context.Context, w *idleness) {
 	for ctx.Err() == nil {
-		poll := jittered(s.queue.opts.PollInterval, 0.1)
+		poll := jittered(s.queue.pollInterval(), 0.1)
 		found, err := s.look(ctx, poll)
 		switch {
 		case ctx.Err() != nil:
@@ -138,7 +138,7 @@ type outlook struct {
 // look only reads: an idle queue costs one such query each PollInterval.
 func (s *subscription) look(ctx context.Context, within time.Duration) (outlook, error) {
 	return detach(ctx, s, func(ctx context.Context, conn *pgxpool.Conn) (outlook, error) {
-		return queryOn(ctx, conn, func(rows pgx.Rows) (outlook, error) {
+		return queryOn(ctx, s.queue, conn, func(rows pgx.Rows) (outlook, error) {
 			return pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (found outlook, err error) {
 				var micros *int64
 				err = row.Scan(&found.due, &micros)
@@ -156,7 +156,7 @@ func (s *subscription) look(ctx context.Context, within time.Duration) (outlook,
 func (s *subscription) claim(ctx context.Context, limit int) ([]*backend.Delivery, error) {
 	ds, err := detach(ctx, s, func(ctx context.Context, conn *pgxpool.Conn) ([]*delivery, error) {
 		asked := time.Now()
-		ds, err := queryOn(ctx, conn, func(rows pgx.Rows) ([]*delivery, error) { return s.readAll(rows, asked) }, s.sql.claim, s.queue.planned(limit, micros(s.lease))...)
+		ds, err := queryOn(ctx, s.queue, conn, func(rows pgx.Rows) ([]*delivery, error) { return s.readAll(rows, asked) }, s.sql.claim, s.queue.planned(limit, micros(s.lease))...)
 		if err != nil {
 			return nil, err
 		}

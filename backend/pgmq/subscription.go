@@ -71,6 +71,7 @@ func (q *Queue) Subscribe(ctx context.Context, opts backend.SubscribeOptions) (b
 		return nil, q.errorf("subscribe", backend.ErrClosed)
 	}
 	q.subs = append(q.subs, s)
+	q.listen()
 	return s, nil
 }
 

@@ -28,6 +28,7 @@ import (
 )
 
 func TestWhatAQueueIsCanBeLearnt(t *testing.T) {
+	t.Parallel()
 	url := brokertest.Rabbit(t)
 	for name, c := range map[string]struct {
 		args amqp.Table
@@ -72,6 +73,7 @@ func codes(findings []backend.Finding) (all, fatal []string) {
 var modestNeeds = backend.Needs{MaxDelay: time.Minute, MaxAttempts: 5, MaxLapses: 10, HandlerBound: time.Minute}
 
 func TestCheckFindsWhatDefeatsAPolicy(t *testing.T) {
+	t.Parallel()
 	rabbitURL := brokertest.Rabbit(t)
 	for name, c := range map[string]struct {
 		work, dead amqp.Table // nil: as they are created
@@ -291,6 +293,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 
 // What is printed for those who may declare is enough for those who may not.
 func TestDefinitionsAreAllThatIsNeeded(t *testing.T) {
+	t.Parallel()
 	opts := rabbit.Options{NoDeclare: true, MaxDelay: 10 * time.Minute, BandsPerDecade: 6}
 	q := queue(t, opts)
 	_, err := q.Subscribe(t.Context(), backend.SubscribeOptions{})
@@ -313,6 +316,24 @@ func TestDefinitionsAreAllThatIsNeeded(t *testing.T) {
 	require.ErrorContains(t, settle(sub, d, retry(time.Second)), "unroutable")
 	require.NoError(t, settle(sub, d, deadLetter("x")), "it was still held")
 	require.Equal(t, "m", receiveOne(t, subscribe(t, graves(t, q))).ID)
+
+	// A binding that is missing is told by what comes back, and the message stays until it is there.
+	for to, c := range map[string]struct {
+		from  string
+		match amqp.Table
+		backend.Settlement
+	}{
+		q.Name() + ".retry.v1.464ms": {q.Name() + ".retry", amqp.Table{"x-match": "all", "redeliver-band": "464ms"}, retry(400 * time.Millisecond)},
+		q.Name():                     {q.Name() + ".retry.return", nil, retry(0)},
+		q.Name() + "_dlq":            {q.Name() + ".retry.dead", nil, deadLetter("x")},
+	} {
+		publish(t, q, to)
+		d := receiveOne(t, sub)
+		onChannel(t, brokertest.Rabbit(t), func(ch *amqp.Channel) { require.NoError(t, ch.QueueUnbind(to, "", c.from, c.match)) })
+		require.ErrorContains(t, settle(sub, d, c.Settlement), "unroutable", to)
+		importDefinitions(t, q.Definitions())
+		require.NoError(t, settle(sub, d, ack), to)
+	}
 
 	// A delay for which there is no queue is cut to the longest there is.
 	publish(t, q, "long")
@@ -364,6 +385,7 @@ func importDefinitions(t *testing.T, doc string) {
 
 // The node itself understands them.
 func TestRabbitMQImportsTheDefinitions(t *testing.T) {
+	t.Parallel()
 	s := brokertest.PrivateRabbit(t)
 	q := queueAt(t, s.URL(), rabbit.Options{NoDeclare: true, MaxDelay: time.Second, BandsPerDecade: 3})
 	s.Ctl("eval", "rabbit_definitions:import_raw(<<"+erlangString(q.Definitions())+">>).")
@@ -386,6 +408,7 @@ func erlangString(s string) string {
 
 // The permissions that operators are told to grant are enough, and what is lacking is told at start.
 func TestPermissions(t *testing.T) {
+	t.Parallel()
 	s := brokertest.PrivateRabbit(t)
 	admin, err := rabbit.Open(s.URL(), "orders", rabbit.Options{})
 	require.NoError(t, err)

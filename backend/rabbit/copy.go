@@ -2,7 +2,6 @@ package rabbit
 
 import (
 	"fmt"
-	"maps"
 	"strconv"
 	"time"
 
@@ -73,16 +72,20 @@ func (q *Queue) copyOf(st backend.Settlement, m *Message) (*parcel, error) {
 			h[backend.HeaderFailure] = string(failure)
 		}
 	}
-	return p, q.fit(p)
+	return p, q.fit(p, m)
 }
 
 // copy returns a message as the producer sent it, with the headers that copies always have.
 func (q *Queue) copy(d *backend.Delivery, m *Message) *parcel {
 	h := make(amqp.Table, len(m.Headers)+8)
-	maps.Copy(h, m.Headers)
-	maps.DeleteFunc(h, func(name string, _ any) bool { return brokers(name) })
-	for _, name := range []string{headerAttempt, headerLapses, headerSnoozes, headerWaits, headerBand} {
-		delete(h, name)
+	for name, value := range m.Headers {
+		switch name {
+		case headerAttempt, headerLapses, headerSnoozes, headerWaits, headerBand, headerPublish:
+		default:
+			if !brokers(name) {
+				h[name] = value
+			}
+		}
 	}
 	h[headerEnqueued] = m.enqueued.UnixMilli()
 	h[headerExchange] = m.Exchange
@@ -118,7 +121,15 @@ func (q *Queue) lapsed(d *delivery) (*parcel, error) {
 	p := q.copy(&d.Delivery, &d.message)
 	countsOf(&d.Delivery).write(p.msg.Headers)
 	q.park(p, q.ladder[0].delay())
-	return p, q.fit(p)
+	err := q.fit(p, &d.message)
+	if err != nil {
+		// Without the wait it may do: at worst there will be two.
+		p.exchange, p.needs = q.top.back, []part{backPart}
+		p.msg.Expiration = ""
+		delete(p.msg.Headers, headerBand)
+		err = q.fit(p, &d.message)
+	}
+	return p, err
 }
 
 // park addresses a copy to the parking queue for a delay.
@@ -137,34 +148,65 @@ func (q *Queue) parcel(key string, msg amqp.Publishing) *parcel {
 }
 
 func (c counts) write(h amqp.Table) {
-	h[headerAttempt] = int64(c.attempt)
-	for name, n := range map[string]int{headerLapses: c.lapses, headerSnoozes: c.snoozes, headerWaits: c.waits} {
-		if n > 0 {
-			h[name] = int64(n)
+	for _, count := range [...]struct {
+		name     string
+		n, least int
+	}{{headerAttempt, c.attempt, 2}, {headerLapses, c.lapses, 1}, {headerSnoozes, c.snoozes, 1}, {headerWaits, c.waits, 1}} {
+		if count.n >= count.least {
+			h[count.name] = int64(count.n)
 		}
 	}
 }
 
-// fit sees to it that a message's properties and headers fit into one frame, or the whole connection would end. It gives up
-// the failure's record, first its length and then all of it, before it gives up the message.
-func (q *Queue) fit(p *parcel) error {
-	limit := int(q.frameMax.Load())
-	h := p.msg.Headers
+// What RabbitMQ's own headers take. It adds them without regard to the size of a frame, and the library ends the connection
+// over one that is too large.
+const (
+	lapseRoom = 64  // x-delivery-count, x-acquired-count
+	deathRoom = 640 // x-death and those beside it, less the names that are in them
+)
+
+// fit sees to it that a copy's properties and headers fit into one frame, or the whole connection would end. Where there is no
+// room for all of them it does without the failure's record, or a part of it, and without what only tells where the message
+// came from: the record goes last with a dead letter, and first with what is to be handled again. In the end it does without
+// the number by which a copy is known again, which is then sent alone. It keeps what the producer sent, and what is counted: a
+// dead letter, of which nothing is, always fits.
+func (q *Queue) fit(p *parcel, m *Message) error {
+	most := int(q.frameMax.Load())
+	if p.exchange == q.top.retry {
+		most -= deathRoom + 6*len(q.name) + len(p.key)
+	}
+	limit := most - lapseRoom
 	excess := headerFrameSize(p.msg) - limit
-	if excess > 0 {
-		if doc, ok := h[backend.HeaderFailure].(string); ok {
-			if f, err := backend.ParseFailure([]byte(doc)); err == nil {
-				h[backend.HeaderFailure] = string(f.Encode(max(len(doc)-excess, 1)))
-				if excess = headerFrameSize(p.msg) - limit; excess > 0 && p.needs[0] != gravesPart {
-					delete(h, backend.HeaderFailure)
-					excess = headerFrameSize(p.msg) - limit
-				}
-			}
+	if excess <= 0 {
+		return nil
+	}
+	h, id := p.msg.Headers, p.msg.MessageId
+	doc, _ := h[backend.HeaderFailure].(string)
+	if f, err := backend.ParseFailure([]byte(doc)); err == nil {
+		h[backend.HeaderFailure] = string(f.Encode(max(len(doc)-excess, 1)))
+	}
+	spare := []string{backend.HeaderFailure, headerExpiration, headerUser, headerEnqueued, headerExchange, headerPublish}
+	if p.needs[0] == gravesPart {
+		spare = []string{headerExpiration, headerUser, headerEnqueued, headerExchange, backend.HeaderFailure, headerPublish}
+	}
+	for _, name := range spare {
+		if excess = headerFrameSize(p.msg) - limit; excess > 0 {
+			delete(h, name)
 		}
 	}
-	if excess > 0 {
-		return fmt.Errorf("%w: its properties and headers are %d bytes too large for a frame of %d with what has to be written beside them: "+
-			"send less in headers, or raise frame_max", backend.ErrInvalidMessage, excess, limit)
+	if excess = headerFrameSize(p.msg) - limit; excess > 0 && m.MessageId == "" {
+		p.msg.MessageId = "" // drawn here
+	}
+	if excess = headerFrameSize(p.msg) - most; excess > 0 {
+		return fmt.Errorf("%w: its properties and headers are %d bytes too large for a frame, with what has to be written beside them: "+
+			"send less in headers, or raise frame_max", backend.ErrInvalidMessage, excess)
+	}
+	if _, numbered := h[headerPublish]; !numbered {
+		p.id = 0
+	}
+	if _, told := h[backend.HeaderFailure]; !told && p.needs[0] == gravesPart {
+		q.log.Error("rabbit: the headers of a message leave no room for the record of its failure: it is dead-lettered without",
+			"message_id", id, "record", doc)
 	}
 	return nil
 }
@@ -177,11 +219,26 @@ func headerFrameSize(msg amqp.Publishing) int {
 	const (
 		frame  = 8  // type, channel, size, end
 		header = 14 // class, weight, size of the body, which properties there are
-		fixed  = 10 // delivery mode, priority, timestamp
 	)
-	size := frame + header + fixed + tableSize(msg.Headers)
-	for _, s := range []string{msg.ContentType, msg.ContentEncoding, msg.CorrelationId, msg.ReplyTo, msg.Expiration, msg.MessageId, msg.Type, msg.UserId, msg.AppId} {
-		size += 1 + len(s)
+	size := frame + header
+	if len(msg.Headers) > 0 {
+		size += tableSize(msg.Headers)
+	}
+	if msg.DeliveryMode > 0 {
+		size++
+	}
+	if msg.Priority > 0 {
+		size++
+	}
+	if !msg.Timestamp.IsZero() {
+		size += 8
+	}
+	for _, s := range [...]string{
+		msg.ContentType, msg.ContentEncoding, msg.CorrelationId, msg.ReplyTo, msg.Expiration, msg.MessageId, msg.Type, msg.UserId, msg.AppId,
+	} {
+		if s != "" {
+			size += 1 + len(s)
+		}
 	}
 	return size
 }

@@ -48,8 +48,12 @@
 //	redeliver-exchange, redeliver-expiration, redeliver-user-id  what the producer had set
 //	redeliver-band, redeliver-publish  for the way
 //
-// A message that was never settled by a copy has none of them, whoever sent it, but those that Queue.Publish writes. The
-// dead letter has neither counts nor a band: it is attempt 1 of the dead-letter queue.
+// A message that was never settled by a copy has none of them, whoever sent it, but those that Queue.Publish writes. Counts of
+// nothing are left out: the first attempt, no lapses. The dead letter has neither counts nor a band: it is attempt 1 of the
+// dead-letter queue.
+//
+// All headers of a message go in one frame, 128 KiB by RabbitMQ's default. Where those of the producer leave too little room, a
+// copy does without the record, or a part of it, and without what the producer had set; docs/rabbitmq.md tells what that means.
 //
 // # Lapses
 //

@@ -24,7 +24,7 @@ func Crash(sub backend.Subscription) {
 			_ = ch.Close()
 		}
 		// Close would discard what the broker has not read yet, if it has sent something meanwhile.
-		if err := ss.link.sock.(*net.TCPConn).CloseWrite(); err != nil {
+		if err := ss.link.sock.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 			panic(err)
 		}
 		<-ss.link.gone

@@ -21,6 +21,11 @@ func code(err error) int {
 // elsewhere reports whether a queue that was not found is only out of reach, on a node that is down.
 func elsewhere(err error) bool { return strings.Contains(err.Error(), "down or inaccessible") }
 
+// tooLarge reports whether a connection ended because the library was sent a larger frame than it takes.
+func tooLarge(err error) bool {
+	return err != nil && strings.Contains(err.Error(), amqp.ErrFrameTooLarge.Reason)
+}
+
 // lasting reports whether an error will still be there when it is tried again.
 func lasting(err error) bool {
 	switch code(err) {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redeliver/redeliver/backend"
@@ -35,6 +36,19 @@ func through(t *testing.T, link *brokertest.Link, q *rabbit.Queue, opts rabbit.O
 		_ = other.Close(ctx)
 	})
 	return other
+}
+
+// dialer returns a Dial by which connections go around a link, to the broker itself, while direct is set.
+func dialer(t *testing.T, direct *atomic.Bool) func(ctx context.Context, network, address string) (net.Conn, error) {
+	t.Helper()
+	broker, err := url.Parse(brokertest.Rabbit(t))
+	require.NoError(t, err)
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if direct.Load() {
+			address = broker.Host
+		}
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
 }
 
 // Wherever the link is cut, the message is there, once or more often.
@@ -225,6 +239,7 @@ func checkThere(t *testing.T, id string, outcome backend.Outcome, err error, nea
 }
 
 func TestACutLinkLapsesWhatIsHeldAndNothingElse(t *testing.T) {
+	t.Parallel()
 	eachType(t, func(t *testing.T, kind rabbit.Type) {
 		q := queue(t, rabbit.Options{Type: kind})
 		link := brokertest.Proxy(t, brokertest.Rabbit(t))
@@ -253,6 +268,63 @@ func TestACutLinkLapsesWhatIsHeldAndNothingElse(t *testing.T) {
 		require.NoError(t, sub.Settle(t.Context(), all(ack, again)), "the channel is still there")
 		requireNothing(t, sub)
 	})
+}
+
+// The connection that publishes is lost alone, before a copy is there or before that is known. The message is held as before, so
+// that it can be settled again: the outcome was unknown, and no lease was lost.
+func TestALostPublishingConnectionCostsNoLease(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		cut    func(*brokertest.Link)
+		copies int
+	}{
+		"before the copy is there": {func(l *brokertest.Link) { l.CutAfter(brokertest.ToBroker, 1) }, 1},
+		"before that is known":     {func(l *brokertest.Link) { l.CutAfter(brokertest.FromBroker, 0) }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachType(t, func(t *testing.T, kind rabbit.Type) {
+				q := queue(t, rabbit.Options{Type: kind})
+				link := brokertest.Proxy(t, brokertest.Rabbit(t))
+				var direct atomic.Bool
+				far := through(t, link, q, rabbit.Options{Dial: dialer(t, &direct)})
+				direct.Store(true)
+				sub, dead := subscribe(t, far), subscribe(t, graves(t, q))
+				publish(t, q, "m")
+				d := receiveOne(t, sub)
+				direct.Store(false)
+				require.NoError(t, settle(sub, d, deadLetter("so that these are connected too")))
+				require.NoError(t, settle(dead, receiveOne(t, dead), ack))
+				for _, st := range []backend.Settlement{deadLetter("x"), retry(0), retry(10 * time.Millisecond)} {
+					publish(t, far, "m")
+					d := receiveOne(t, sub)
+					require.NoError(t, far.Declare(t.Context(), policy.Policy{MaxAttempts: 2, Backoff: policy.Fixed(10 * time.Millisecond)}))
+					c.cut(link)
+
+					err := settle(sub, d, st)
+					require.ErrorIs(t, err, backend.ErrUnknown)
+					require.NotErrorIs(t, err, backend.ErrLeaseLost)
+					require.NoError(t, sub.Extend(t.Context(), []*backend.Delivery{d}), "it is held")
+					require.NoError(t, settle(sub, d, st))
+
+					target, attempt := sub, 2
+					if st.Outcome == backend.DeadLetter {
+						target, attempt = dead, 1
+					}
+					for _, d := range receive(t, target, c.copies) {
+						require.Equal(t, [2]any{"m", attempt}, [2]any{d.ID, d.Attempt})
+						if kind == rabbit.Classic { // a quorum queue may count one for a consumer that ends
+							require.Zero(t, d.Lapses)
+						}
+						require.NoError(t, settle(target, d, ack))
+					}
+					requireNothing(t, sub)
+					requireNothing(t, dead)
+				}
+				require.NoError(t, sub.Close(t.Context()))
+				require.Zero(t, ready(t, q), "the originals are gone")
+			})
+		})
+	}
 }
 
 func within[T any](t *testing.T, ch <-chan T) (v T) {
@@ -289,19 +361,11 @@ func TestALapseIsCountedInOneCopyHoweverSlowTheBroker(t *testing.T) {
 	t.Parallel()
 	q := queue(t, rabbit.Options{Type: rabbit.Classic})
 	link := brokertest.Proxy(t, brokertest.Rabbit(t))
-	var slow atomic.Bool // new connections go through the link
-	slow.Store(true)
-	broker, err := url.Parse(brokertest.Rabbit(t))
-	require.NoError(t, err)
-	far := through(t, link, q, rabbit.Options{Heartbeat: time.Minute, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		if !slow.Load() {
-			address = broker.Host
-		}
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}})
+	var direct atomic.Bool
+	far := through(t, link, q, rabbit.Options{Heartbeat: time.Minute, Dial: dialer(t, &direct)})
 	publish(t, far, "m") // over the connection that copies will go by
 	require.NoError(t, far.Declare(t.Context()))
-	slow.Store(false)
+	direct.Store(true)
 	near := subscribe(t, q)
 	receiveOne(t, near)
 	link.Hold(brokertest.FromBroker)
@@ -325,18 +389,12 @@ func TestASettlementEndsWithItsContextWhileAConsumerEnds(t *testing.T) {
 	t.Parallel()
 	q := queue(t, rabbit.Options{})
 	link := brokertest.Proxy(t, brokertest.Rabbit(t))
-	var silent atomic.Bool // new connections go through the link
-	broker, err := url.Parse(brokertest.Rabbit(t))
-	require.NoError(t, err)
-	far := through(t, link, q, rabbit.Options{Heartbeat: time.Minute, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		if !silent.Load() {
-			address = broker.Host
-		}
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}})
+	var direct atomic.Bool
+	direct.Store(true)
+	far := through(t, link, q, rabbit.Options{Heartbeat: time.Minute, Dial: dialer(t, &direct)})
 	publish(t, far, "a", "b") // over the connection that copies will go by
 	require.NoError(t, far.Declare(t.Context()))
-	silent.Store(true)
+	direct.Store(false)
 	sub := subscribe(t, far)
 	var held []*backend.Delivery
 	for len(held) < 2 {
@@ -364,8 +422,72 @@ func TestASettlementEndsWithItsContextWhileAConsumerEnds(t *testing.T) {
 	requireNothing(t, sub)
 }
 
+// clogged is a connection to a broker that does not read, while full is set.
+type clogged struct {
+	net.Conn
+	full   *atomic.Bool
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (c *clogged) Write(p []byte) (int, error) {
+	if c.full.Load() {
+		<-c.closed
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *clogged) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// Where a broker does not read from the connection that acks go by, they hold up neither one another nor what is received.
+func TestABrokerThatDoesNotReadHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	q := queue(t, rabbit.Options{})
+	var full atomic.Bool
+	far, err := rabbit.Open(brokertest.Rabbit(t), q.Name(), rabbit.Options{
+		Heartbeat: time.Minute, Logger: slog.New(slog.DiscardHandler),
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return &clogged{Conn: conn, full: &full, closed: make(chan struct{})}, err
+		},
+	})
+	require.NoError(t, err)
+	publish(t, q, ids(20)...)
+	sub := subscribe(t, far)
+	held := receive(t, sub, 10)
+	full.Store(true)
+	done := make(chan error, 1)
+	go func() {
+		for _, d := range held {
+			if err := settle(sub, d, ack); err != nil {
+				done <- err
+				return
+			}
+		}
+		_, _ = receiveFor(sub, time.Millisecond)
+		done <- nil
+	}()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(patience):
+		require.Fail(t, "a settlement hangs, or a Receive")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_ = far.Close(ctx)
+	again := subscribe(t, q)
+	for _, d := range receive(t, again, 20) {
+		require.NoError(t, settle(again, d, ack), "an ack that did not arrive leaves the message where it was")
+	}
+}
+
 // A message that takes its consumer's connection down each time comes to an end, and the others do not suffer.
 func TestAMessageThatKillsItsConsumerIsAbandoned(t *testing.T) {
+	t.Parallel()
 	eachType(t, func(t *testing.T, kind rabbit.Type) {
 		q := queue(t, rabbit.Options{Type: kind})
 		link := brokertest.Proxy(t, brokertest.Rabbit(t))
@@ -393,6 +515,100 @@ func TestAMessageThatKillsItsConsumerIsAbandoned(t *testing.T) {
 		require.EqualValues(t, 3, ran.Load())
 		require.Eventually(t, func() bool { return handled.Load() >= 5 }, patience, 10*time.Millisecond)
 	})
+}
+
+// filled is a message whose headers leave so much room in their frame.
+func filled(id string, room int) amqp.Publishing {
+	const frameMax = 128 << 10
+	msg := amqp.Publishing{MessageId: id, DeliveryMode: amqp.Persistent, Headers: amqp.Table{"fill": ""}}
+	msg.Headers["fill"] = strings.Repeat("x", frameMax-room-rabbit.HeaderFrameSize(msg))
+	return msg
+}
+
+// Where a message's headers leave no room for counts, or for the record of a failure, it comes to an end too, and is whole.
+func TestAMessageThatFillsItsFrameComesToAnEnd(t *testing.T) {
+	t.Parallel()
+	type variant struct {
+		kind rabbit.Type
+		room int
+	}
+	for v, want := range map[variant]struct {
+		ran    int32 // calls of the handler
+		record bool
+	}{
+		{rabbit.Classic, 0}:    {1, false}, // it was not to run when its lapses could not be counted
+		{rabbit.Classic, 30}:   {3, false},
+		{rabbit.Classic, 100}:  {3, false},
+		{rabbit.Classic, 1500}: {3, true},
+		{rabbit.Quorum, 100}:   {3, false},
+		{rabbit.Quorum, 1500}:  {3, true},
+	} {
+		t.Run(fmt.Sprint(v.kind, v.room), func(t *testing.T) {
+			q := queue(t, rabbit.Options{Type: v.kind})
+			link := brokertest.Proxy(t, brokertest.Rabbit(t))
+			far := through(t, link, q, rabbit.Options{})
+			msg := filled("poison", v.room)
+			send(t, "", q.Name(), msg)
+			for range 3 { // given back, which counts for nothing
+				sub := subscribe(t, far)
+				d := receiveOne(t, sub)
+				require.Zero(t, d.Lapses)
+				require.NoError(t, settle(sub, d, release))
+				require.NoError(t, sub.Close(t.Context()))
+			}
+			var ran atomic.Int32
+			consume(t, &consumer.Consumer{
+				Queue: far, Concurrency: 1, Policy: policy.Policy{MaxAttempts: 3, MaxLapses: 2, Backoff: policy.Fixed(time.Millisecond)},
+				Handler: consumer.HandlerFunc(func(ctx context.Context, _ *backend.Delivery) error {
+					ran.Add(1)
+					link.Cut()
+					<-ctx.Done()
+					return context.Cause(ctx)
+				}),
+			})
+			dead := receiveOne(t, subscribe(t, graves(t, q)))
+			require.Equal(t, want.ran, ran.Load())
+			require.Equal(t, "poison", dead.ID)
+			require.Equal(t, map[string]string{"fill": msg.Headers["fill"].(string)}, dead.Headers)
+			if !want.record {
+				require.Nil(t, dead.Failure)
+				return
+			}
+			require.Equal(t, string(policy.ReasonAbandoned), dead.Failure.Reason)
+			require.Equal(t, 3, dead.Failure.Lapses)
+		})
+	}
+}
+
+// A quorum queue counts lapses in a header that it adds, for which there may be no room. Nobody can take the message then, nor
+// what is behind it, until somebody raises the limit; but it is the only one that lapses meanwhile.
+func TestAMessageThatHasBecomeTooLargeIsTold(t *testing.T) {
+	t.Parallel()
+	s := brokertest.PrivateRabbit(t)
+	var logged log
+	q := queueAt(t, s.URL(), rabbit.Options{Logger: logged.logger()})
+	onChannel(t, s.URL(), func(ch *amqp.Channel) {
+		require.NoError(t, ch.Publish("", q.Name(), false, false, filled("large", 0)))
+	})
+	sub := subscribe(t, q)
+	require.Equal(t, "large", receiveOne(t, sub).ID)
+	s.CloseConnections()
+	told := func(n int) {
+		for strings.Count(logged.String(), "raise the broker's frame_max") < n {
+			ds, err := receiveFor(sub, 200*time.Millisecond)
+			require.ErrorIs(t, err, errTimeout, "%d came", len(ds))
+		}
+	}
+	told(1)
+	publish(t, q, ids(5)...)
+	told(4)
+
+	s.Ctl("eval", "application:set_env(rabbit, frame_max, 262144).")
+	for range 6 {
+		d := receiveOne(t, sub)
+		require.Equal(t, d.ID == "large", d.Lapses > 0, "%s: %d lapses", d.ID, d.Lapses)
+		require.NoError(t, settle(sub, d, ack))
+	}
 }
 
 func TestMessagesOutliveManyCuts(t *testing.T) {
@@ -536,6 +752,7 @@ func (l *log) logger() *slog.Logger {
 
 // A broker that is short of memory stops reading from those who publish. Their copies wait, each is sent once, and acks go on.
 func TestABlockedBrokerIsWaitedOut(t *testing.T) {
+	t.Parallel()
 	s := brokertest.PrivateRabbit(t)
 	var logged log
 	q := queueAt(t, s.URL(), rabbit.Options{Logger: logged.logger()})

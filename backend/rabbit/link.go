@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -30,7 +31,7 @@ const (
 // so that what belongs to a lost one, such as a delivery tag, cannot reach its successor.
 type link struct {
 	conn *amqp.Connection
-	sock net.Conn // beneath it
+	sock *cork // beneath it
 
 	gone chan struct{} // closed when the connection has ended
 	why  error         // set before that
@@ -66,6 +67,7 @@ func (q *Queue) dialOne(ctx context.Context, address, purpose string) (*link, er
 	config := amqp.Config{
 		Properties: properties,
 		Heartbeat:  q.opts.Heartbeat,
+		FrameSize:  amqp.FrameSizeUnlimited, // but for the broker's limit
 		Dial: func(network, addr string) (net.Conn, error) {
 			dialing, cancel := context.WithTimeout(ctx, handshakeTime)
 			defer cancel()
@@ -73,9 +75,9 @@ func (q *Queue) dialOne(ctx context.Context, address, purpose string) (*link, er
 			if err != nil {
 				return nil, err
 			}
-			l.sock = sock
+			l.sock = newCork(sock)
 			detach = context.AfterFunc(ctx, l.cut)
-			return sock, sock.SetDeadline(time.Now().Add(handshakeTime)) // which the library lifts
+			return l.sock, sock.SetDeadline(time.Now().Add(handshakeTime)) // which the library lifts
 		},
 	}
 	if q.opts.TLS != nil {
@@ -99,7 +101,7 @@ func (q *Queue) dialOne(ctx context.Context, address, purpose string) (*link, er
 		return nil, err
 	}
 	l.conn = conn
-	q.frameMax.Store(int64(conn.Config.FrameSize))
+	q.frameMax.Store(min(q.frameMax.Load(), l.frameMax()))
 	go l.watch(q, conn.NotifyClose(make(chan *amqp.Error, 1)), conn.NotifyBlocked(make(chan amqp.Blocking, 8)))
 	return l, nil
 }
@@ -166,6 +168,14 @@ func (l *link) close() {
 	_ = l.conn.CloseDeadline(time.Now().Add(farewellTime))
 	l.cut()
 	<-l.gone
+}
+
+// frameMax returns how large a frame may be.
+func (l *link) frameMax() int64 {
+	if size := l.conn.Config.FrameSize; size > 0 {
+		return int64(size)
+	}
+	return math.MaxInt32 // the broker sets no limit
 }
 
 // version returns that of the broker.

@@ -84,10 +84,7 @@ func TestTheSizeOfHeadersIsKnown(t *testing.T) {
 		"large": {Headers: amqp.Table{"large": strings.Repeat("x", 100_000)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sent := headerFrameOf(t, msg)
-			size := rabbit.HeaderFrameSize(msg)
-			require.GreaterOrEqual(t, size, sent)
-			require.LessOrEqual(t, size, sent+40, "the properties that are not set")
+			require.Equal(t, headerFrameOf(t, msg), rabbit.HeaderFrameSize(msg))
 		})
 	}
 }
@@ -142,6 +139,7 @@ func send(tb testing.TB, exchange, key string, msgs ...amqp.Publishing) {
 }
 
 func TestNothingOfAMessageIsLostOnTheWay(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []rabbit.Type{rabbit.Quorum, rabbit.Classic} {
 		t.Run(string(kind), func(t *testing.T) {
 			q := queue(t, rabbit.Options{Type: kind})
@@ -254,6 +252,7 @@ func requireNothing(t *testing.T, sub backend.Subscription) {
 
 // Others write headers too, and what they say is not to be trusted further than it has to be.
 func TestForgedHeadersDoNoHarm(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []rabbit.Type{rabbit.Quorum, rabbit.Classic} {
 		t.Run(string(kind), func(t *testing.T) {
 			q := queue(t, rabbit.Options{Type: kind})

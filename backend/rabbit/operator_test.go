@@ -45,6 +45,7 @@ func TestPermissionsAreToldTwiceTheSame(t *testing.T) {
 
 // What docs/rabbitmq.md tells operators to type does what it says there.
 func TestOperatorsSeeBringBackAndDeleteWhatWaits(t *testing.T) {
+	t.Parallel()
 	s := brokertest.PrivateRabbit(t)
 	q, err := rabbit.Open(s.URL(), "orders", rabbit.Options{})
 	require.NoError(t, err)
@@ -94,6 +95,7 @@ func TestOperatorsSeeBringBackAndDeleteWhatWaits(t *testing.T) {
 
 // What waits outlives that its way back is deleted, and Declare mends that.
 func TestDeclareMendsWhatWasDeleted(t *testing.T) {
+	t.Parallel()
 	s := brokertest.PrivateRabbit(t)
 	s.Ctl("eval", "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 500).") // instead of three minutes
 	q := queueAt(t, s.URL(), rabbit.Options{})

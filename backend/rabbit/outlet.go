@@ -54,6 +54,7 @@ func (o *outlet) connect() (*link, error) {
 		// It may be another broker, or one that has forgotten.
 		o.queue.top.forget()
 	}
+	o.queue.frameMax.Store(l.frameMax())
 	o.link = l
 	o.links++
 	return l, nil
@@ -77,7 +78,7 @@ func (o *outlet) close(ctx context.Context) {
 type parcel struct {
 	exchange, key string
 	msg           amqp.Publishing
-	id            int64  // in the header by which it is known again if the broker returns it
+	id            int64  // in the header by which it is known again if the broker returns it; 0 if there is none, and it is sent alone
 	needs         []part // what has to be declared
 
 	sent    chan struct{} // closed when the parcels that it was posted with are not waiting any more
@@ -97,6 +98,7 @@ const (
 	withdrawn               // never sent
 	abandoned               // nobody waits any more, so that its confirmation is claimed by a goroutine of the lane
 	refused                 // not sent, or broken off
+	departed                // sent alone: a goroutine of its own ends it
 )
 
 // pipe is a channel in confirm mode.
@@ -116,7 +118,8 @@ type pipe struct {
 type lane struct {
 	out    *outlet
 	window chan struct{} // holds a token for each unconfirmed publishing
-	pipe   *pipe         // used by run alone
+	pipe   *pipe         // used by run alone, as is
+	corked *cork         // what it gathers in; nil if it has written all
 
 	mu      sync.Mutex
 	queue   []*consignment
@@ -150,8 +153,13 @@ func (l *lane) post(parcels []*parcel) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(parcels) > 0 {
+		if parcels[0].id == 0 {
+			l.postAlone(parcels[0])
+			parcels = parcels[1:]
+			continue
+		}
 		n := 1
-		for n < min(len(parcels), maxConsignment) && !parcels[0].large() && !parcels[n].large() {
+		for n < min(len(parcels), maxConsignment) && parcels[n].id != 0 && !parcels[0].large() && !parcels[n].large() {
 			n++
 		}
 		c := &consignment{parcels: parcels[:n], sent: make(chan struct{})}
@@ -170,6 +178,30 @@ func (l *lane) post(parcels []*parcel) {
 		}
 		signal(l.wake)
 	}
+}
+
+// postAlone begins to send a parcel over a connection of its own, by which no other could be returned.
+func (l *lane) postAlone(p *parcel) {
+	p.sent = make(chan struct{})
+	close(p.sent)
+	p.state.Store(departed)
+	l.out.work.Go(func() { p.end(l.sendAlone(p)) })
+}
+
+func (l *lane) sendAlone(p *parcel) error {
+	q := l.out.queue
+	return q.visit(q.life, func(v *visit) error {
+		pipe, err := newPipe(v.link)
+		if err != nil {
+			return err
+		}
+		p.pipe = pipe
+		if p.confirm, err = pipe.ch.PublishWithDeferredConfirm(p.exchange, p.key, true, false, p.msg); err != nil {
+			return errBroken(err)
+		}
+		<-p.confirm.Done()
+		return l.verdict(p)
+	})
 }
 
 // refuse ends a consignment that will not be sent, because the queue was closed.
@@ -253,6 +285,10 @@ func errUnconfirmed(why error) error {
 	return fmt.Errorf("%w: the broker has not confirmed the copy: %w", backend.ErrUnknown, why)
 }
 
+func errBroken(why error) error {
+	return fmt.Errorf("%w: the connection ended while the copy was sent: %w", backend.ErrUnknown, why)
+}
+
 // unsent is the error of a parcel that was not sent before ctx ended.
 func (l *lane) unsent(ctx context.Context) error {
 	l.mu.Lock()
@@ -314,9 +350,8 @@ func (p *pipe) takeReturn(id int64) (amqp.Return, bool) {
 				p.returns = nil
 				continue
 			}
-			if id, ok := r.Headers[headerPublish].(int64); ok {
-				p.returned[id] = r
-			}
+			id, _ := r.Headers[headerPublish].(int64) // 0 if there is none
+			p.returned[id] = r
 		default:
 			r, ok := p.returned[id]
 			delete(p.returned, id)
@@ -382,6 +417,7 @@ func (l *lane) sendAll(life context.Context, c *consignment) {
 		for !l.send(life, p) {
 		}
 	}
+	l.flush()
 	close(c.sent)
 }
 
@@ -405,6 +441,7 @@ func (l *lane) send(life context.Context, p *parcel) (ended bool) {
 		return true
 	}
 	p.pipe = pipe
+	l.gather(pipe.link.sock)
 	var err error
 	p.confirm, err = pipe.ch.PublishWithDeferredConfirm(p.exchange, p.key, true, false, p.msg)
 	switch {
@@ -413,6 +450,7 @@ func (l *lane) send(life context.Context, p *parcel) (ended bool) {
 			l.out.work.Go(func() { l.claim(p) })
 		}
 		if p.large() {
+			l.flush()
 			sleep(solitude, p.confirm.Done(), life.Done())
 		}
 		return true
@@ -423,13 +461,36 @@ func (l *lane) send(life context.Context, p *parcel) (ended bool) {
 	default:
 		<-l.window
 		p.state.Store(refused)
-		p.end(fmt.Errorf("%w: the connection ended while the copy was sent: %w", backend.ErrUnknown, err))
+		p.end(errBroken(err))
 		return true
+	}
+}
+
+// gather keeps back what the lane writes, until flush.
+func (l *lane) gather(c *cork) {
+	if l.corked != c {
+		l.flush()
+		c.gather()
+		l.corked = c
+	}
+}
+
+// flush comes before each wait.
+func (l *lane) flush() {
+	if l.corked != nil {
+		l.corked.flush()
+		l.corked = nil
 	}
 }
 
 // acquire takes a token of the window. It returns false if something else happens before that.
 func (l *lane) acquire(life context.Context, pipe *pipe, alarm <-chan time.Time) bool {
+	select {
+	case l.window <- struct{}{}:
+		return true
+	default:
+	}
+	l.flush()
 	select {
 	case l.window <- struct{}{}:
 		return true
@@ -470,6 +531,7 @@ func (p *parcel) end(err error) {
 func (l *lane) ready(life context.Context, p *parcel) *pipe {
 	for failed := 0; life.Err() == nil && p.state.Load() == waiting; {
 		if l.pipe == nil || l.pipe.ch.IsClosed() {
+			l.flush()
 			var err error
 			if l.pipe, err = l.open(); err != nil {
 				l.pipe = nil
@@ -488,6 +550,7 @@ func (l *lane) ready(life context.Context, p *parcel) *pipe {
 			return l.pipe
 		}
 		l.note(errors.New(blocked))
+		l.flush()
 		select {
 		case <-clear:
 		case <-l.pipe.link.gone:
@@ -508,6 +571,10 @@ func (l *lane) open() (*pipe, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newPipe(link)
+}
+
+func newPipe(link *link) (*pipe, error) {
 	ch, err := link.conn.Channel()
 	if err != nil {
 		return nil, err

@@ -13,7 +13,8 @@ import (
 
 // Publish implements backend.Publisher. The messages are sent to the queue through the default exchange, persistent, each
 // confirmed by itself: when it fails, some may have been sent. IDs and the names of headers have 255 bytes at most, and
-// all headers of a message have to fit into one frame, 128 KiB by RabbitMQ's default. Groups are refused, since this backend keeps no order;
+// all headers of a message have to fit into one frame, 128 KiB by RabbitMQ's default, with 2 KiB to spare for what is written beside
+// them later. Groups are refused, since this backend keeps no order;
 // so are the headers CC and BCC, which mean other queues to RabbitMQ.
 func (q *Queue) Publish(ctx context.Context, msgs ...backend.Message) error {
 	if q.isClosed() {
@@ -35,8 +36,9 @@ func (q *Queue) Publish(ctx context.Context, msgs ...backend.Message) error {
 		p := q.parcel(q.name, amqp.Publishing{
 			MessageId: m.ID, Headers: headers, Body: m.Body, DeliveryMode: amqp.Persistent, Timestamp: now,
 		})
-		if err := q.fit(p); err != nil {
-			return q.errorf("publish", fmt.Errorf("message %q: %w", m.ID, err))
+		if size, limit := headerFrameSize(p.msg), int(q.frameMax.Load())-reserve; size > limit {
+			return q.errorf("publish", fmt.Errorf("%w: message %q: its properties and headers are %d bytes too large for a frame of %d, "+
+				"of which copies need %d: send less in headers, or raise frame_max", backend.ErrInvalidMessage, m.ID, size-limit, limit+reserve, reserve))
 		}
 		parcels[i] = p
 	}
@@ -50,6 +52,9 @@ func (q *Queue) Publish(ctx context.Context, msgs ...backend.Message) error {
 	}
 	return nil
 }
+
+// reserve is how much of a frame Publish leaves for what retries and dead letters carry beside a message's own headers.
+const reserve = 2 << 10
 
 // check refuses what AMQP cannot carry, or RabbitMQ would not give back as it was.
 func check(m backend.Message) error {

@@ -98,7 +98,7 @@ type Queue struct {
 	log       *slog.Logger
 	top       *topology
 	ladder    ladder
-	frameMax  atomic.Int64
+	frameMax  atomic.Int64  // of the connection that publishes, or the least that was seen before there is one
 	sequence  atomic.Int64  // of publishings and consumers
 	calming   chan struct{} // held by the subscription that ends a consumer or gives messages back
 

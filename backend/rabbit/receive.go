@@ -109,7 +109,12 @@ func (s *subscription) run() {
 			s.fail(s.queue.errorf("receive", s.queue.explain(err)))
 			return
 		}
-		if s.life.Err() == nil {
+		switch {
+		case s.life.Err() != nil:
+		case tooLarge(err):
+			s.queue.log.Error("rabbit: the headers of a message, with those that RabbitMQ has added to it, are larger than a frame, "+
+				"which keeps all behind it from coming: raise the broker's frame_max, or take the message out", "error", err)
+		default:
 			s.queue.log.Warn("rabbit: lost the channel that deliveries come by; those in hand come back", "error", err)
 		}
 		if ss.latest > 0 || time.Since(ss.opened) > soundTime {
@@ -181,14 +186,25 @@ func (s *subscription) connect() (*session, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	ss.single = s.single
 	s.session = ss
 	return ss, nil
 }
+
+// singleTime is how long messages come one by one after a connection has ended over one that was too large.
+const singleTime = time.Minute
+
+// alone reports whether the consumer is to be sent one message at a time.
+func (ss *session) alone() bool { return !ss.single.IsZero() && time.Now().Before(ss.single) }
 
 // drop ends a session whose channel is gone. What it held is the broker's again.
 func (s *subscription) drop(ss *session, why error) {
 	s.mu.Lock()
 	s.session, s.buffer, s.lapsed, s.consuming = nil, nil, nil, false
+	// Whatever else it is sent together with such a message lapses each time.
+	if tooLarge(why) {
+		s.single = time.Now().Add(singleTime)
+	}
 	s.mu.Unlock()
 	ss.lose(why)
 	ss.link.close()
@@ -312,7 +328,7 @@ func (ss *session) begin(number int64, granted int) (tag string) {
 func (ss *session) cramped(asked, prefetch int) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	return ss.granted-ss.current < min(asked, prefetch-len(ss.held))
+	return ss.granted-ss.current < min(asked, prefetch-len(ss.held)) && !ss.alone()
 }
 
 // cause returns why the channel is gone, or the given error if it is still there.
@@ -342,6 +358,9 @@ func (s *subscription) room(ss *session, least int) (int, error) {
 		if s.receivers > 0 && free > 0 {
 			s.consuming, s.watched = true, false
 			n := min(max(s.asked, least), free)
+			if ss.alone() {
+				n = 1
+			}
 			s.mu.Unlock()
 			return n, nil
 		}
@@ -553,8 +572,9 @@ func (s *subscription) countAll(ds []*delivery) ([]*delivery, error) {
 		if p == nil {
 			var err error
 			if p, err = q.lapsed(d); err != nil {
-				// It cannot be counted, which is no reason to keep it from being handled.
-				q.log.Warn("rabbit: the lapse of a message cannot be counted", "message_id", d.ID, "error", err)
+				// Without an end to its count it would kill one consumer after the other, if it is what kills them.
+				d.Lapses = mostCounted
+				q.log.Warn("rabbit: the lapses of a message cannot be counted: it passes for one that lapsed too often", "message_id", d.ID, "error", err)
 				uncountable = append(uncountable, d)
 				continue
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -53,6 +54,7 @@ func all(s backend.Settlement, ds []*backend.Delivery) []backend.Settlement {
 }
 
 func TestADelayIsNeverEarlyAndHardlyLate(t *testing.T) {
+	t.Parallel()
 	eachType(t, func(t *testing.T, kind rabbit.Type) {
 		q := queue(t, rabbit.Options{Type: kind})
 		sub := subscribe(t, q)
@@ -79,6 +81,7 @@ func TestADelayIsNeverEarlyAndHardlyLate(t *testing.T) {
 
 // In one queue with both the second would come with the first.
 func TestAShortWaitIsNotBehindALongOne(t *testing.T) {
+	t.Parallel()
 	eachType(t, func(t *testing.T, kind rabbit.Type) {
 		q := queue(t, rabbit.Options{Type: kind})
 		sub := subscribe(t, q)
@@ -121,6 +124,7 @@ func TestAWaitTakesUpNoPlace(t *testing.T) {
 }
 
 func TestReleasesAreNeverCounted(t *testing.T) {
+	t.Parallel()
 	eachType(t, func(t *testing.T, kind rabbit.Type) {
 		q := queue(t, rabbit.Options{Type: kind})
 		publish(t, q, "m")
@@ -160,6 +164,7 @@ func TestAHandlerMayUseTheBrokersOwnMessage(t *testing.T) {
 
 // What is settled is forgotten, whoever settled it, and however long the delivery before it is held.
 func TestWhatIsSettledIsForgotten(t *testing.T) {
+	t.Parallel()
 	const n = 1000
 	for name, settled := range map[string]func(backend.Subscription, *backend.Delivery) error{
 		"by Settle":      func(sub backend.Subscription, d *backend.Delivery) error { return settle(sub, d, ack) },
@@ -350,6 +355,7 @@ func TestErrorsOfAnySizeLeaveTheHeadersOfTheMessageAlone(t *testing.T) {
 }
 
 func TestWhatWasDeletedIsDeclaredAgain(t *testing.T) {
+	t.Parallel()
 	url := brokertest.Rabbit(t)
 	q := queue(t, rabbit.Options{})
 	sub := subscribe(t, q)
@@ -411,6 +417,7 @@ func consumers(t *testing.T, name string) (n int) {
 
 // A deploy may bring another policy, and other options. Nothing that was declared is declared otherwise, and what waits comes back.
 func TestAnotherPolicyFindsWhatWaits(t *testing.T) {
+	t.Parallel()
 	q := queue(t, rabbit.Options{})
 	sub := subscribe(t, q)
 	publish(t, q, "a", "b")
@@ -477,8 +484,38 @@ func TestManyMessagesAndLargeOnesInOneCall(t *testing.T) {
 	require.EqualValues(t, len(msgs), stats.Ready)
 }
 
+// counted is a connection that counts what is written to it at once.
+type counted struct {
+	net.Conn
+	writes *atomic.Int64
+}
+
+func (c counted) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(p)
+}
+
+// The library alone writes each message by itself, which costs more than all the rest of sending it.
+func TestMessagesAreWrittenTogether(t *testing.T) {
+	q := queue(t, rabbit.Options{})
+	var writes atomic.Int64
+	far, err := rabbit.Open(brokertest.Rabbit(t), q.Name(), rabbit.Options{
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return counted{conn, &writes}, err
+		},
+	})
+	require.NoError(t, err)
+	publish(t, far, "connects")
+	writes.Store(0)
+	publish(t, far, ids(640)...)
+	require.Less(t, writes.Load(), int64(64), "ten messages and more at once")
+	require.NoError(t, far.Close(t.Context()))
+}
+
 // What is larger than the broker allows ends the channel, and is refused alone.
 func TestAMessageThatIsTooLargeIsRefusedAlone(t *testing.T) {
+	t.Parallel()
 	s := brokertest.PrivateRabbit(t)
 	s.Ctl("eval", "application:set_env(rabbit, max_message_size, 2000000).")
 	q := queueAt(t, s.URL(), rabbit.Options{})

@@ -51,6 +51,7 @@ type subscription struct {
 	asked     int            // how many messages they would take
 	consuming bool
 	watched   bool      // run will look by itself for whether anybody receives
+	single    time.Time // until then the broker sends one message at a time
 	rest      time.Time // if nobody does by then, what is in the buffer goes back
 	lapsed    []*delivery
 	counting  bool // a goroutine counts the lapses of those
@@ -76,6 +77,7 @@ type session struct {
 	granted int           // how many messages it may be sent at once
 	current int           // how many of those that it was sent are unacked
 	starved bool          // run waits for room
+	single  time.Time     // until then the consumer is sent one message at a time
 	gate    chan struct{} // what acks wait for, while it is not closed; nil is open
 }
 
@@ -235,7 +237,7 @@ func (ss *session) end(ctx context.Context, m *Message, f func(*amqp.Channel, ui
 	if err := ss.enter(ctx); err != nil {
 		return err
 	}
-	defer ss.mu.Unlock()
+	defer ss.exit()
 	return ss.endLocked(m, f)
 }
 
@@ -249,7 +251,7 @@ func (ss *session) acknowledge(ctx context.Context, ms []*Message) []error {
 		}
 		return errs
 	}
-	defer ss.mu.Unlock()
+	defer ss.exit()
 	for _, m := range ms {
 		m.acked = true
 	}
@@ -297,8 +299,8 @@ func (ss *session) front() (last uint64, n int) {
 	return last, n
 }
 
-// enter locks the session once it may settle deliveries. It fails if its channel is gone, or if ctx ends while acks are kept
-// back.
+// enter locks the session once it may settle deliveries; exit unlocks it. It fails if its channel is gone, or if ctx ends while
+// acks are kept back.
 func (ss *session) enter(ctx context.Context) error {
 	ss.mu.Lock()
 	for ss.gate != nil {
@@ -315,7 +317,14 @@ func (ss *session) enter(ctx context.Context) error {
 		ss.mu.Unlock()
 		return err
 	}
+	ss.link.sock.gather()
 	return nil
+}
+
+// exit has what was written since enter sent by somebody else: a broker that does not read must not hold up whoever settles.
+func (ss *session) exit() {
+	ss.mu.Unlock()
+	go ss.link.sock.flush()
 }
 
 func (ss *session) endLocked(m *Message, f func(*amqp.Channel, uint64) error) error {

@@ -64,19 +64,26 @@ type brokerFlag struct {
 func (b *brokerFlag) add(cmd *cobra.Command) {
 	known := slices.Sorted(maps.Keys(brokers))
 	cmd.Flags().StringVarP(&b.name, "broker", "b", "", "what holds the messages: "+strings.Join(known, ", ")+"; exact and without limits if none is given")
-	cmd.Flags().DurationVar(&b.retention, "retention", 0, "how long the broker keeps a message; its own default if none is given")
 	_ = cmd.RegisterFlagCompletionFunc("broker", cobra.FixedCompletions(known, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// addRetention is for commands whose findings depend on it.
+func (b *brokerFlag) addRetention(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&b.retention, "retention", 0, "how long the broker keeps a message; its own default if none is given")
 }
 
 func (b *brokerFlag) broker() (analysis.Broker, error) {
 	var broker analysis.Broker
+	if err := notNegative("retention", b.retention); err != nil {
+		return broker, err
+	}
 	if b.name != "" {
-		make, ok := brokers[b.name]
+		open, ok := brokers[b.name]
 		if !ok {
 			return broker, fmt.Errorf("--broker %s: not known: it may be %s", b.name, strings.Join(slices.Sorted(maps.Keys(brokers)), ", "))
 		}
 		var err error
-		if broker, err = make(); err != nil {
+		if broker, err = open(); err != nil {
 			return broker, err
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redeliver/redeliver/analysis"
+	"github.com/redeliver/redeliver/policyfile"
 )
 
 // A compare is what the command compare is asked for.
@@ -28,7 +30,8 @@ func newCompare() *cobra.Command {
 		Short: "Say what a change of policies means",
 		Long: `Compare says, for every policy that two files have under the same name, what
 differs and what that leads to: how long a poison message is tried, and which
-outages messages outlive that they did not before, or no longer do.`,
+outages messages outlive that they did not before, or no longer do. It also says
+which queues and types of message another policy governs now.`,
 		Example: `  redeliver compare policies.yaml new.yaml
   git show main:policies.yaml > old.yaml && redeliver compare old.yaml policies.yaml
   redeliver compare old.yaml new.yaml --outage 90s,10m --json`,
@@ -58,6 +61,13 @@ type survivalChangeJSON struct {
 }
 
 func (c *compare) do(w io.Writer, oldPath, newPath string) error {
+	bad := notNegative("run", c.run)
+	for _, outage := range c.outages {
+		bad = errors.Join(bad, notNegative("outage", outage))
+	}
+	if bad != nil {
+		return bad
+	}
 	older, err := c.source.load(oldPath)
 	if err != nil {
 		return err
@@ -70,49 +80,83 @@ func (c *compare) do(w io.Writer, oldPath, newPath string) error {
 	if err != nil {
 		return err
 	}
-	all := maps.Clone(older.Policies)
-	maps.Copy(all, newer.Policies)
+	governed := governance(older, newer)
 	p := newPrinter(w)
 	list := []compareJSON{}
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		a, before := older.Policies[name]
-		b, after := newer.Policies[name]
-		entry := compareJSON{Policy: name, Status: "same"}
-		switch {
-		case !before:
-			entry.Status, entry.Changes = "added", []string{analysis.Describe(b)}
-		case !after:
-			entry.Status, entry.Changes = "removed", []string{analysis.Describe(a)}
-		default:
-			diff, err := analysis.Compare(a, b, analysis.Conditions{Run: c.run, Broker: broker}, c.outages...)
-			if err != nil {
-				return fmt.Errorf("policy %q: %w", name, err)
-			}
-			if len(diff.Changes)+len(diff.Survivals) > 0 {
-				entry.Status, entry.Changes = "changed", diff.Changes
-				x, y := newHorizon(diff.Old.Horizon()), newHorizon(diff.New.Horizon())
-				entry.Old, entry.New = &x, &y
-			}
-			for _, s := range diff.Survivals {
-				entry.Survivals = append(entry.Survivals, survivalChangeJSON{newSurvival(s.Old), newSurvival(s.New)})
-			}
-			if !c.json {
-				c.print(p, entry, diff)
-				continue
-			}
+	for _, name := range keys(older.Policies, newer.Policies) {
+		entry, diff, err := c.policy(name, older, newer, analysis.Conditions{Run: c.run, Broker: broker})
+		if err != nil {
+			return fmt.Errorf("policy %q: %w", name, err)
+		}
+		if entry.Changes = append(entry.Changes, governed[name]...); len(governed[name]) > 0 && entry.Status == "same" {
+			entry.Status = "changed"
 		}
 		if !c.json {
-			c.print(p, entry, nil)
+			c.print(p, entry, diff)
 		}
 		list = append(list, entry)
 	}
 	if c.json {
 		return writeJSON(w, list)
 	}
-	if older.Default != newer.Default {
-		p.line("default: %s, before: %s", newer.Default, older.Default)
-	}
 	return nil
+}
+
+// policy compares what the files have under one name. The comparison is nil where only one of them has it.
+func (c *compare) policy(name string, older, newer *policyfile.File, conditions analysis.Conditions) (compareJSON, *analysis.Comparison, error) {
+	a, before := older.Policies[name]
+	b, after := newer.Policies[name]
+	entry := compareJSON{Policy: name, Status: "same"}
+	switch {
+	case !before:
+		entry.Status, entry.Changes = "added", []string{analysis.Describe(b)}
+		return entry, nil, nil
+	case !after:
+		entry.Status, entry.Changes = "removed", []string{analysis.Describe(a)}
+		return entry, nil, nil
+	}
+	diff, err := analysis.Compare(a, b, conditions, c.outages...)
+	if err != nil {
+		return entry, nil, err
+	}
+	if len(diff.Changes)+len(diff.Survivals) > 0 {
+		entry.Status, entry.Changes = "changed", diff.Changes
+		x, y := newHorizon(diff.Old.Horizon()), newHorizon(diff.New.Horizon())
+		entry.Old, entry.New = &x, &y
+	}
+	for _, s := range diff.Survivals {
+		entry.Survivals = append(entry.Survivals, survivalChangeJSON{newSurvival(s.Old), newSurvival(s.New)})
+	}
+	return entry, diff, nil
+}
+
+// governance tells, by the name of a policy, what it governs that another one governed before.
+func governance(older, newer *policyfile.File) map[string][]string {
+	changes := map[string][]string{}
+	note := func(queue, kind, what string) {
+		if before, now := older.NameFor(queue, kind), newer.NameFor(queue, kind); before != now {
+			changes[now] = append(changes[now], fmt.Sprintf("governs %s, before: %s", what, before))
+		}
+	}
+	note("", "", "what nothing else names")
+	for _, kind := range keys(older.Types, newer.Types) {
+		note("", kind, fmt.Sprintf("the type %q", kind))
+	}
+	for _, queue := range keys(older.Queues, newer.Queues) {
+		note(queue, "", fmt.Sprintf("the queue %q", queue))
+		for _, kind := range keys(older.Queues[queue].Types, newer.Queues[queue].Types) {
+			note(queue, kind, fmt.Sprintf("the type %q in the queue %q", kind, queue))
+		}
+	}
+	return changes
+}
+
+// keys returns those of two maps, in order.
+func keys[V any](a, b map[string]V) []string {
+	all := map[string]V{}
+	maps.Copy(all, a)
+	maps.Copy(all, b)
+	return slices.Sorted(maps.Keys(all))
 }
 
 func (c *compare) print(p *printer, entry compareJSON, diff *analysis.Comparison) {

@@ -1,9 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"slices"
-	"time"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,12 +13,11 @@ import (
 
 // A lint is what the command lint is asked for.
 type lint struct {
-	source  source
-	broker  brokerFlag
-	outage  time.Duration
-	survive float64
-	ignore  []string
-	json    bool
+	source source
+	broker brokerFlag
+	outage outageFlag
+	ignore []string
+	json   bool
 }
 
 func newLint() *cobra.Command {
@@ -39,11 +39,19 @@ file is not valid: each fault is printed with file, line and column.`,
 	}
 	l.source.read(cmd)
 	l.broker.add(cmd)
-	cmd.Flags().DurationVarP(&l.outage, "outage", "o", 0, "length of an outage that messages should outlive, such as 90s")
-	cmd.Flags().Float64Var(&l.survive, "survive", 0.99, "share of the messages that should, from 0 to 1")
+	l.broker.addRetention(cmd)
+	l.outage.add(cmd)
 	cmd.Flags().StringSliceVar(&l.ignore, "ignore", nil, "codes to leave out")
+	_ = cmd.RegisterFlagCompletionFunc("ignore", cobra.FixedCompletions(codes(), cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().BoolVar(&l.json, "json", false, "write JSON, for programs")
 	return cmd
+}
+
+func codes() (names []string) {
+	for _, code := range analysis.Codes() {
+		names = append(names, string(code))
+	}
+	return names
 }
 
 type lintJSON struct {
@@ -52,8 +60,13 @@ type lintJSON struct {
 }
 
 func (l *lint) do(w io.Writer, path string) error {
-	if err := checkOutage(l.outage, l.survive); err != nil {
+	if err := l.outage.check(); err != nil {
 		return err
+	}
+	for _, code := range l.ignore {
+		if !slices.Contains(codes(), code) {
+			return fmt.Errorf("--ignore %s: there is no such code: it may be %s", code, strings.Join(codes(), ", "))
+		}
 	}
 	file, err := l.source.load(path)
 	if err != nil {
@@ -66,7 +79,7 @@ func (l *lint) do(w io.Writer, path string) error {
 	found := []lintJSON{}
 	warnings := false
 	for _, name := range names(file) {
-		ws, err := analysis.Lint(file.Policies[name], analysis.Conditions{Broker: broker}, l.outage, l.survive)
+		ws, err := analysis.Lint(file.Policies[name], analysis.Conditions{Broker: broker}, l.outage.length, l.outage.survive)
 		if err != nil {
 			return err
 		}

@@ -53,7 +53,7 @@ func TestSamples(t *testing.T) {
 func TestSampleOfTheREADME(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)
-	_, rest, found := strings.Cut(string(readme), "$ go run ./cmd/redeliver plan docs/samples/policies.yaml --outage 30s\n")
+	_, rest, found := strings.Cut(string(readme), "$ redeliver plan docs/samples/policies.yaml --outage 30s\n")
 	require.True(t, found)
 	sample, _, _ := strings.Cut(rest, "```")
 	stdout, _, _ := command(t, "plan", "policies.yaml", "--outage", "30s")
@@ -100,6 +100,7 @@ func TestExitCodes(t *testing.T) {
 		"lint policies.yaml --ignore no-jitter":                    exitWarnings,
 		"lint policies.yaml --ignore no-jitter,no-cap -b sqs":      exitWarnings,
 		"lint policies.yaml --ignore no-jitter,no-cap -b rabbitmq": exitOK, // with notes
+		"lint policies.yaml --ignore no-jiter":                     exitFault,
 		"lint broken.yaml":                                         exitFault,
 		"lint policies.yaml --survive 99":                          exitFault,
 		"lint missing.yaml":                                        exitFault,
@@ -109,12 +110,18 @@ func TestExitCodes(t *testing.T) {
 		"plan policies.yaml --outage 90":                           exitFault,
 		"plan policies.yaml --outage -90s":                         exitFault,
 		"plan policies.yaml --survive 99":                          exitFault,
+		"plan policies.yaml --run -1s":                             exitFault,
+		"plan policies.yaml --retention -1s":                       exitFault,
+		"compare policies.yaml policies-new.yaml --outage 1s,-1s":  exitFault,
+		"compare policies.yaml policies-new.yaml --run -1s":        exitFault,
 		"plan policies.yaml --policy nobody":                       exitFault,
 		"plan policies.yaml --broker fax":                          exitFault,
 		"plan policies.yaml --nonsense":                            exitFault,
 		"plan policies.yaml --svg /no/such/dir/x":                  exitFault,
 		"compare policies.yaml policies-new.yaml":                  exitOK,
 		"compare policies.yaml":                                    exitFault,
+		"compare policies.yaml policies-new.yaml --retention 1h":   exitFault,
+		"simulate policies.yaml --retention 1h":                    exitFault,
 		"simulate policies.yaml -n 100":                            exitOK,
 		"simulate policies.yaml -n -1":                             exitFault,
 		"help":                                                     exitOK,
@@ -202,7 +209,30 @@ func TestCompareTellsOfPoliciesThatComeAndGo(t *testing.T) {
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stdout, "a: removed")
 	require.Contains(t, stdout, "b: added")
-	require.Contains(t, stdout, "default: b, before: a")
+	require.Contains(t, stdout, "b: added\n  3 attempts; 1s; no jitter\n  governs what nothing else names, before: a\n")
+}
+
+// Which policy a queue has is part of what a file says.
+func TestCompareTellsWhatAnotherPolicyGoverns(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, more string) string {
+		path := filepath.Join(dir, name)
+		text := "default: a\npolicies:\n  a: &p {max_attempts: 3, backoff: {curve: fixed, delay: 1s}}\n  b: *p\n" + more
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	older := write("old.yaml", "queues: {orders: {policy: b, types: {refund: b}}, same: {policy: b}}\ntypes: {news: a}\n")
+	newer := write("new.yaml", "queues: {orders: {types: {refund: a}}, same: {policy: b}}\ntypes: {news: b}\n")
+	stdout, stderr, code := command(t, "compare", older, newer)
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, `a: changed
+  governs the queue "orders", before: b
+  governs the type "refund" in the queue "orders", before: b
+b: changed
+  governs the type "news", before: a
+`, stdout)
+	stdout, _, _ = command(t, "compare", older, newer, "--json")
+	require.Contains(t, stdout, `"governs the type \"news\", before: a"`)
 }
 
 func TestEnvironmentIsAppliedWhenAsked(t *testing.T) {
@@ -221,6 +251,8 @@ func TestCompletions(t *testing.T) {
 	require.Contains(t, stdout, "hasty\npayments\n")
 	stdout, _, _ = command(t, "__complete", "plan", "policies.yaml", "--broker", "")
 	require.Contains(t, stdout, "rabbitmq\n")
+	stdout, _, _ = command(t, "__complete", "lint", "policies.yaml", "--ignore", "")
+	require.Contains(t, stdout, "no-jitter\n")
 	stdout, _, _ = command(t, "__complete", "plan", "")
 	require.Contains(t, stdout, "yaml")
 }

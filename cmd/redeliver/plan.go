@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,18 +11,16 @@ import (
 
 	"github.com/redeliver/redeliver/analysis"
 	"github.com/redeliver/redeliver/internal/chart"
-	"github.com/redeliver/redeliver/policy"
 )
 
 // A plan is what the command plan is asked for.
 type plan struct {
-	source  source
-	broker  brokerFlag
-	outage  time.Duration
-	survive float64
-	run     time.Duration
-	json    bool
-	svg     string
+	source source
+	broker brokerFlag
+	outage outageFlag
+	run    time.Duration
+	json   bool
+	svg    string
 }
 
 func newPlan() *cobra.Command {
@@ -50,8 +49,8 @@ kept being tried.`,
 	}
 	p.source.choose(cmd)
 	p.broker.add(cmd)
-	cmd.Flags().DurationVarP(&p.outage, "outage", "o", 0, "length of the outage to outlive, such as 90s")
-	cmd.Flags().Float64Var(&p.survive, "survive", 0.99, "share of the messages that should, from 0 to 1")
+	p.broker.addRetention(cmd)
+	p.outage.add(cmd)
 	cmd.Flags().DurationVar(&p.run, "run", 0, "how long an attempt takes until it has failed, such as the timeout of a call")
 	cmd.Flags().BoolVar(&p.json, "json", false, "write JSON, for programs")
 	cmd.Flags().StringVar(&p.svg, "svg", "", "draw the plan into this file")
@@ -59,7 +58,7 @@ kept being tried.`,
 }
 
 func (p *plan) do(w io.Writer, path string) error {
-	if err := checkOutage(p.outage, p.survive); err != nil {
+	if err := errors.Join(p.outage.check(), notNegative("run", p.run)); err != nil {
 		return err
 	}
 	chosen, err := p.source.pick(path)
@@ -76,13 +75,13 @@ func (p *plan) do(w io.Writer, path string) error {
 		return err
 	}
 	r := report{plan: p, schedule: s, horizon: s.Horizon()}
-	if r.warnings, err = analysis.Lint(chosen, conditions, p.outage, p.survive); err != nil {
+	if r.warnings, err = analysis.Lint(chosen, conditions, p.outage.length, p.outage.survive); err != nil {
 		return err
 	}
 	outages := analysis.Outages
-	if p.outage > 0 {
-		outages = []time.Duration{p.outage}
-		if r.advice, err = analysis.Advise(chosen, p.outage, p.survive, conditions); err != nil {
+	if p.outage.length > 0 {
+		outages = []time.Duration{p.outage.length}
+		if r.advice, err = analysis.Advise(chosen, p.outage.length, p.outage.survive, conditions); err != nil {
 			return err
 		}
 	}
@@ -98,17 +97,6 @@ func (p *plan) do(w io.Writer, path string) error {
 		return r.writeJSON(w)
 	}
 	r.print(newPrinter(w))
-	return nil
-}
-
-// checkOutage checks the flags that say what is to be outlived.
-func checkOutage(outage time.Duration, survive float64) error {
-	if outage < 0 {
-		return fmt.Errorf("--outage %v: want a positive length, such as 90s", outage)
-	}
-	if !(survive > 0 && survive <= 1) {
-		return fmt.Errorf("--survive %v: want a share above 0 and at most 1, such as 0.99", survive)
-	}
 	return nil
 }
 
@@ -129,7 +117,7 @@ func (r *report) print(p *printer) {
 	s := r.schedule
 	p.line("%s  %s", p.paint(bold, s.Policy.Name), analysis.Describe(s.Policy))
 	p.heading("Attempts")
-	most := max(s.Attempts[len(s.Attempts)-1].At.Latest, r.plan.outage)
+	most := max(s.Attempts[len(s.Attempts)-1].At.Latest, r.plan.outage.length)
 	p.line("  %s", p.paint(dim, fmt.Sprintf("%3s  %9s  %9s %9s %9s", "", "waits", "begins", "mean", "latest")))
 	for i, a := range s.Attempts {
 		if i == mostRows && len(s.Attempts) > mostRows+1 {
@@ -145,7 +133,7 @@ func (r *report) print(p *printer) {
 			reached = "  " + share
 		}
 		p.line("  %3d  %9s  %9s %9s %9s  %s%s", a.Number, wait, analysis.Text(a.At.Earliest), analysis.Text(a.At.Mean), analysis.Text(a.At.Latest),
-			p.span(a.At, most, r.plan.outage), reached)
+			p.span(a.At, most, r.plan.outage.length), reached)
 	}
 	p.line("")
 	p.line("  A message that fails each time is %s.", ending(r.horizon))
@@ -163,7 +151,7 @@ func (r *report) print(p *printer) {
 }
 
 func (r *report) share(p *printer, s analysis.Share) string {
-	return p.paint(survivalStyle(s.Value, r.plan.survive), fmt.Sprintf("%12s", s.Percent()))
+	return p.paint(survivalStyle(s.Value, r.plan.outage.survive), fmt.Sprintf("%12s", s.Percent()))
 }
 
 // ending says when a message is given up.
@@ -197,12 +185,12 @@ func (r *report) printRules(p *printer) {
 	p.heading("Rules, for some errors")
 	for i, rule := range r.schedule.Policy.Rules {
 		what := analysis.DescribeRule(r.schedule.Policy, i)
-		if rule.Action == 0 || rule.Action == policy.ActionRetry {
-			if s, err := analysis.New(analysis.Ruled(r.schedule.Policy, i), r.schedule.Conditions); err == nil {
+		if rule.Retries() {
+			if s, err := analysis.New(r.schedule.Policy.Branch(i), r.schedule.Conditions); err == nil {
 				what += "; " + ending(s.Horizon())
 			}
 		}
-		p.line("  %s: %s", analysis.RuleName(r.schedule.Policy, i), what)
+		p.line("  %s %s", analysis.RuleName(r.schedule.Policy, i), what)
 	}
 }
 
@@ -234,9 +222,9 @@ func (r *report) draw(path string) error {
 	}
 	most := spans.Rows[len(spans.Rows)-1].Last
 	var shade *chart.Shade
-	if r.plan.outage > 0 {
-		shade = &chart.Shade{To: r.plan.outage, Label: "outage of " + analysis.Text(r.plan.outage)}
-		most = max(most, r.plan.outage)
+	if r.plan.outage.length > 0 {
+		shade = &chart.Shade{To: r.plan.outage.length, Label: "outage of " + analysis.Text(r.plan.outage.length)}
+		most = max(most, r.plan.outage.length)
 	}
 	spans.Shade = shade
 
@@ -253,8 +241,8 @@ func (r *report) draw(path string) error {
 		Format: func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) },
 	}
 	if shade != nil {
-		at := fmt.Sprintf("%.4g %% wanted", 100*r.plan.survive)
-		lines.Limit, lines.Level = r.plan.survive, at
+		at := fmt.Sprintf("%.4g %% wanted", 100*r.plan.outage.survive)
+		lines.Limit, lines.Level = r.plan.outage.survive, at
 	}
 	return writeFile(path, func(w io.Writer) error {
 		return chart.WriteSVG(w, s.Policy.Name, analysis.Describe(s.Policy), spans, lines)

@@ -13,7 +13,7 @@ import (
 )
 
 // A printer writes for people. It is plain where the output is no terminal, or
-// where NO_COLOR is set (https://no-color.org).
+// where NO_COLOR is set to anything (https://no-color.org).
 type printer struct {
 	w      io.Writer
 	colour bool
@@ -21,8 +21,7 @@ type printer struct {
 
 func newPrinter(w io.Writer) *printer {
 	file, ok := w.(*os.File)
-	_, plain := os.LookupEnv("NO_COLOR")
-	return &printer{w, ok && !plain && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))}
+	return &printer{w, ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))}
 }
 
 func (p *printer) line(format string, args ...any) { fmt.Fprintf(p.w, format+"\n", args...) }

@@ -19,8 +19,11 @@ import (
 	"github.com/redeliver/redeliver/analysis"
 	"github.com/redeliver/redeliver/backend"
 	"github.com/redeliver/redeliver/backend/memory"
+	"github.com/redeliver/redeliver/classify"
 	"github.com/redeliver/redeliver/consumer"
 	"github.com/redeliver/redeliver/policy"
+	"github.com/redeliver/redeliver/policyfile"
+	"github.com/redeliver/redeliver/retry"
 )
 
 var payments = policy.Policy{
@@ -73,6 +76,8 @@ func (b *fakeBank) Charge(_ context.Context, id, card string, amount int) error 
 	return nil
 }
 
+func (b *fakeBank) Balance(context.Context, string) (int, error) { return 500, nil }
+
 func Example_decisions() {
 	failure := policy.Failure{Attempt: 3, Err: errors.New("connection refused"), MessageID: "42"}
 	fmt.Println(payments.Decide(failure).Explain())
@@ -90,6 +95,43 @@ func Example_decisions() {
 	// retry in 46.644123307s: attempt 3 of 8 failed; exponential backoff 2s, full jitter from 0s to 2s; the error asked for 45s, spread by up to 2s
 	// dead-letter: attempt 3 of 8 failed with an error marked permanent
 	// dead-letter: attempt 8 of 8 failed, the last
+}
+
+func Example_file() {
+	file, err := policyfile.Load("policies.yaml", policyfile.Options{Environ: os.Environ()})
+	if err != nil {
+		panic(err) // each fault with its line and column, and what would be right
+	}
+	for _, status := range []int{503, 429, 422} {
+		err := &classify.StatusError{Code: status} // as classify.Response makes one of a response
+		d := file.For("payments", "").Decide(policy.Failure{Attempt: 3, Err: err, MessageID: "42"})
+		fmt.Println(status, d.Explain())
+	}
+	// Output:
+	// 503 retry in 1.644123307s: attempt 3 of 8 failed; exponential backoff 2s, full jitter from 0s to 2s
+	// 429 retry in 49.323699196s: attempt 3 of 20 failed; fixed backoff 1m0s, full jitter from 0s to 1m0s; by rule throttled
+	// 422 dead-letter: attempt 3 of 8 failed; by rule refused
+}
+
+func consumeAsFiled(ctx context.Context, queue backend.Queue, file *policyfile.File) error {
+	c := &consumer.Consumer{
+		Queue:     queue,
+		Policy:    file.Policies[file.Default],
+		Overrides: file.Policies,
+		Choose:    file.Choose("type"), // by queue, and by the header that tells the type of a message
+		Handler:   consumer.JSON(charge),
+	}
+	return c.Run(ctx)
+}
+
+func Example_call() {
+	ctx := context.Background()
+	balance, err := retry.Value(ctx, payments, func(ctx context.Context) (int, error) {
+		return bank.Balance(ctx, "4711")
+	})
+	fmt.Println(balance, err)
+	// Output:
+	// 500 <nil>
 }
 
 func TestNothingIsChargedForNothing(t *testing.T) {
@@ -120,6 +162,22 @@ func Example_plan() {
 	fmt.Printf("%s survive, certain to 0.1 %%: %v\n", alive.Percent(), alive.Error < 0.001)
 	// Output:
 	// 52.5 % survive, certain to 0.1 %: true
+}
+
+// A queue has the policy that the file gives it, and a type of message its own.
+func TestConsumerFollowsTheFile(t *testing.T) {
+	file, err := policyfile.Load("policies.yaml", policyfile.Options{})
+	require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		bank = &fakeBank{downUntil: time.Now().Add(10 * time.Second)}
+		queue := memory.New("invoices", memory.Options{})
+		require.NoError(t, queue.Publish(t.Context(), backend.Message{ID: "42", Body: []byte(`{"Card": "4711", "Amount": 5}`)}))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		require.NoError(t, consumeAsFiled(ctx, queue, file))
+		require.Equal(t, []string{"42"}, bank.charged)
+	})
+	require.Equal(t, "patient", file.NameFor("invoices", ""))
 }
 
 func TestServeDrainsAtSIGTERM(t *testing.T) {
@@ -153,6 +211,9 @@ func TestREADMEShowsCodeThatRuns(t *testing.T) {
 		sources = append(sources, unindented(string(source)))
 	}
 	all := strings.Join(sources, "\n")
+	policies, err := os.ReadFile("policies.yaml")
+	require.NoError(t, err)
+	require.Contains(t, string(readme), "```yaml\n"+string(policies)+"```\n")
 	blocks := strings.Split(string(readme), "```go\n")[1:]
 	require.NotEmpty(t, blocks)
 	for _, block := range blocks {

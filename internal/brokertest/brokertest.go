@@ -11,7 +11,8 @@
 // Brokers are shared by all tests, and by test packages that run at the same
 // time: a test names its queues so that nobody else has them, and removes them.
 // A test that has to stop or kill a broker starts one of its own with [Private] or
-// [PrivateRabbit]; one that needs a bad link to a broker gets it from [Proxy].
+// [PrivateRabbit]; one that needs a bad link to a broker gets it from [Proxy], and one
+// that needs a pooler before PostgreSQL from [Pooler].
 package brokertest
 
 import (

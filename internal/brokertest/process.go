@@ -186,7 +186,8 @@ func ownerNamed(tb testing.TB, name string) *syscall.Credential {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 }
 
-// freePort returns a port on which nobody listens.
+// freePort returns a port on which nobody listens, and which is this test's until
+// it ends.
 func freePort(tb testing.TB) int {
 	tb.Helper()
 	listener := listen(tb)
@@ -197,13 +198,25 @@ func freePort(tb testing.TB) int {
 // listen listens on a port of loopback from below the range that outgoing
 // connections take theirs from: a client that keeps dialing a stopped server must
 // not end up connected to itself, holding the server's port.
+//
+// The UDP port of the same number stands for it while its server starts or is
+// down. Another test, in this process or another, would else take it, and both
+// would talk to one server.
 func listen(tb testing.TB) net.Listener {
 	tb.Helper()
 	for range 100 {
-		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 21000+rand.IntN(4000)))
-		if err == nil {
-			return listener
+		address := fmt.Sprintf("127.0.0.1:%d", 21000+rand.IntN(4000))
+		claim, err := net.ListenPacket("udp", address)
+		if err != nil {
+			continue
 		}
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			claim.Close()
+			continue
+		}
+		tb.Cleanup(func() { claim.Close() })
+		return listener
 	}
 	tb.Fatal("no free port found from 21000 to 24999")
 	return nil

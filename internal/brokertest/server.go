@@ -2,10 +2,13 @@ package brokertest
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -57,6 +60,73 @@ func (s *Server) URL() string {
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", s.port)
 }
 
+// Database makes a database with the PGMQ extension at a version, one from which
+// upgrade scripts lead on, and returns its address. Where the server does not offer
+// the version the test is skipped, or fails where brokers are required.
+func (s *Server) Database(version string) string {
+	s.tb.Helper()
+	offered := "SELECT EXISTS (SELECT FROM pg_available_extension_versions WHERE name = 'pgmq' AND version = '" + version + "')"
+	if there, err := askPostgres[bool](s.URL(), offered); err != nil {
+		s.tb.Fatal(err)
+	} else if !there {
+		missing(s.tb, "the server does not offer PGMQ %s: make brokers installs what it takes", version)
+	}
+	return s.makeDatabase("CREATE EXTENSION pgmq VERSION '" + version + "'")
+}
+
+// SQLDatabase makes a database that has PGMQ from its SQL file, as those have it
+// whose server offers no such extension, and returns its address.
+func (s *Server) SQLDatabase() string {
+	s.tb.Helper()
+	share, err := s.program("pg_config", "--sharedir").Output()
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	version, err := askPostgres[string](s.URL(), "SELECT default_version FROM pg_available_extensions WHERE name = 'pgmq'")
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	script, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(share)), "extension", "pgmq--"+version+".sql"))
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	return s.makeDatabase(string(script))
+}
+
+// makeDatabase makes a database, runs a script in it, and returns its address.
+func (s *Server) makeDatabase(script string) string {
+	s.tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	name := strings.ToLower(rand.Text())
+	address := strings.Replace(s.URL(), "/postgres?", "/"+name+"?", 1)
+	for _, step := range []struct{ address, sql string }{{s.URL(), `CREATE DATABASE "` + name + `"`}, {address, script}} {
+		conn, err := pgx.Connect(ctx, step.address)
+		if err != nil {
+			s.tb.Fatal(err)
+		}
+		_, err = conn.Exec(ctx, step.sql)
+		conn.Close(ctx)
+		if err != nil {
+			s.tb.Fatal(err)
+		}
+	}
+	return address
+}
+
+// askPostgres returns the one value that a query is for.
+func askPostgres[T any](address, sql string) (value T, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, address)
+	if err != nil {
+		return value, err
+	}
+	defer conn.Close(ctx)
+	err = conn.QueryRow(ctx, sql).Scan(&value)
+	return value, err
+}
+
 // Start starts a server that was stopped or killed, and returns when it answers.
 func (s *Server) Start() {
 	s.tb.Helper()
@@ -65,14 +135,41 @@ func (s *Server) Start() {
 }
 
 // answers tells whether the server takes a connection.
-func (s *Server) answers() error {
+func (s *Server) answers() error { return dialPostgres(s.URL()) }
+
+// dialPostgres tells whether PostgreSQL, or what stands before it, takes a
+// connection.
+func dialPostgres(url string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, s.URL())
+	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return err
 	}
 	return conn.Close(ctx)
+}
+
+// Standby starts a second server, which follows this one and takes no writes until
+// it is promoted. Both belong to the test.
+func (s *Server) Standby() *Server {
+	s.tb.Helper()
+	b := &Server{private: private{tb: s.tb, owner: s.owner}, programs: s.programs, port: freePort(s.tb)}
+	b.makeData("postgres")
+	cmd := b.program("pg_basebackup", "-D", b.data, "-h", "127.0.0.1", "-p", strconv.Itoa(s.port), "-U", "postgres",
+		"--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.tb.Fatalf("pg_basebackup: %v\n%s", err, out)
+	}
+	b.Start()
+	return b
+}
+
+// Promote makes a standby take writes, as when the server that it followed is gone.
+func (s *Server) Promote() {
+	s.tb.Helper()
+	if done, err := askPostgres[bool](s.URL(), "SELECT pg_promote()"); err != nil || !done {
+		s.fatalf("the standby was not promoted: %v", err)
+	}
 }
 
 // Stop shuts the server down in the given mode, and returns when all of its

@@ -154,3 +154,25 @@ func listens(port int) bool {
 	}
 	return err == nil
 }
+
+// What the upgrade scripts lead to is the version as it is made at once, but for what the base that they start from holds
+// itself, and for what differs in PGMQ's own scripts.
+func TestOlderVersionsAreTheRealOnes(t *testing.T) {
+	s := Private(t)
+	upgraded := s.Database("1.5.1")
+	functions := `SELECT coalesce(string_agg(p.oid::regprocedure || md5(regexp_replace(p.prosrc, '--[^\n]*|\s', '', 'g')), E'\n' ORDER BY 1), '')
+		FROM pg_proc p WHERE p.pronamespace = 'pgmq'::regnamespace AND p.oid::regprocedure::text NOT IN ('pgmq.metrics_all()', 'pgmq.drop_queue(text,boolean)')`
+	newest, err := askPostgres[string](s.SQLDatabase(), functions)
+	require.NoError(t, err)
+	require.Contains(t, newest, "read_grouped_head")
+	before, err := askPostgres[string](upgraded, functions)
+	require.NoError(t, err)
+	require.NotContains(t, before, "read_grouped_head")
+	conn := connect(t, upgraded)
+	defer conn.Close(t.Context())
+	_, err = conn.Exec(t.Context(), "ALTER EXTENSION pgmq UPDATE")
+	require.NoError(t, err)
+	after, err := askPostgres[string](upgraded, functions)
+	require.NoError(t, err)
+	require.Equal(t, newest, after)
+}

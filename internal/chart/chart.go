@@ -11,6 +11,8 @@ import (
 	"math"
 	"strings"
 	"time"
+
+	"github.com/redeliver/redeliver/internal/timetext"
 )
 
 // The drawing is as wide as this, in units that a browser scales.
@@ -298,12 +300,5 @@ func TickText(t time.Duration) string {
 	if t >= 48*time.Hour && t%(24*time.Hour) == 0 {
 		return fmt.Sprintf("%dd", t/(24*time.Hour))
 	}
-	s := t.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+	return timetext.Short(t)
 }

@@ -3,10 +3,12 @@
 package endurance
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -29,6 +31,7 @@ const (
 	envURL      = "ENDURANCE_URL"
 	envQueue    = "ENDURANCE_QUEUE"
 	envFailures = "ENDURANCE_FAILURES" // per mille of the attempts
+	envLog      = "ENDURANCE_LOG"      // the file that takes a line for each run of the handler: ID, begin, end; empty for none
 )
 
 func TestMain(m *testing.M) {
@@ -67,16 +70,43 @@ func consumeUntilTerminated() error {
 	if _, err := fmt.Sscan(os.Getenv(envFailures), &failures); err != nil {
 		return err
 	}
+	runs := make(chan string, 1000)
+	logged := make(chan error, 1)
+	go func() { logged <- logLines(os.Getenv(envLog), runs) }()
 	c := &consumer.Consumer{
 		Queue: queue, Policy: patient, Concurrency: 50, Lease: lease,
 		Handler: consumer.HandlerFunc(func(_ context.Context, d *backend.Delivery) error {
+			begin := time.Now()
+			defer func() { runs <- fmt.Sprintln(d.ID, begin.UnixNano(), time.Now().UnixNano()) }()
 			if perMille(d) < failures {
 				return errors.New("by chance")
 			}
 			return nil
 		}),
 	}
-	return c.Run(ctx)
+	err = c.Run(ctx)
+	close(runs)
+	return errors.Join(err, <-logged)
+}
+
+// logLines writes lines to a file, if one is named.
+func logLines(name string, lines <-chan string) error {
+	out := io.Discard
+	if name != "" {
+		file, err := os.Create(name)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		out = file
+	}
+	buffered := bufio.NewWriter(out)
+	for line := range lines {
+		if _, err := buffered.WriteString(line); err != nil {
+			return err
+		}
+	}
+	return buffered.Flush()
 }
 
 // perMille draws a number below 1000 for an attempt, the same in every process.
@@ -86,11 +116,12 @@ func perMille(d *backend.Delivery) uint32 {
 	return h.Sum32() % 1000
 }
 
-// process starts a consumer process of its own.
-func process(t *testing.T, url, queue string, failures int) *exec.Cmd {
+// process starts a consumer process of its own. Further variables may be set in its environment.
+func process(t *testing.T, url, queue string, failures int, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), envURL+"="+url, envQueue+"="+queue, fmt.Sprintf("%s=%d", envFailures, failures))
+	cmd.Env = append(cmd.Env, env...)
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
