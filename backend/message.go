@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// HeaderPrefix starts the name of every header that this library writes. Message.Headers never holds one: publishers
-// refuse them and backends keep them out of what a handler sees.
+// HeaderPrefix starts the name of every header that has a meaning for this library. Those that it writes itself are Reserved;
+// the others are wishes.
 const HeaderPrefix = "redeliver-"
 
 // Headers that are the same on every broker that has headers.
@@ -20,6 +20,27 @@ const (
 	// HeaderID holds the message ID where the broker has no property for it.
 	HeaderID = HeaderPrefix + "id"
 )
+
+// Headers with which a producer wishes for limits of its own for a message; what they may hold and how far they are heeded, the
+// consumer says. They are the user's headers in every respect: publishers take them, handlers see them, and they stay with the
+// message in retries and in the dead-letter queue.
+const (
+	// HeaderPolicy asks for a policy, by name.
+	HeaderPolicy = HeaderPrefix + "policy"
+	// HeaderMaxAttempts asks for fewer attempts.
+	HeaderMaxAttempts = HeaderPrefix + "max-attempts"
+	// HeaderMaxAge asks to be given up sooner.
+	HeaderMaxAge = HeaderPrefix + "max-age"
+)
+
+// Reserved reports whether a header of that name is this library's own: one under HeaderPrefix, whatever the case of its letters,
+// that is no wish. Message.Headers never holds one: publishers refuse them and backends keep them out of what a handler sees.
+func Reserved(name string) bool {
+	if len(name) < len(HeaderPrefix) || !strings.EqualFold(name[:len(HeaderPrefix)], HeaderPrefix) {
+		return false
+	}
+	return name != HeaderPolicy && name != HeaderMaxAttempts && name != HeaderMaxAge
+}
 
 // Message is what a producer sends and a handler receives.
 type Message struct {
@@ -44,7 +65,7 @@ type Message struct {
 func NewID() string { return rand.Text() }
 
 // Validate reports what no broker accepts in a message, as an error that matches ErrInvalidMessage: an ID, group or header
-// that is not UTF-8 or holds a NUL, a header without a name, a header under HeaderPrefix. Backends call it before they
+// that is not UTF-8 or holds a NUL, a header without a name, a header that is Reserved. Backends call it before they
 // publish and add the rules of their broker.
 func (m Message) Validate() error {
 	if !storable(m.ID) {
@@ -57,7 +78,7 @@ func (m Message) Validate() error {
 		switch {
 		case name == "":
 			return fmt.Errorf("%w: message %q: a header has an empty name", ErrInvalidMessage, m.ID)
-		case strings.HasPrefix(strings.ToLower(name), HeaderPrefix):
+		case Reserved(name):
 			return fmt.Errorf("%w: message %q: header %q: names that start with %q are reserved; choose another name",
 				ErrInvalidMessage, m.ID, name, HeaderPrefix)
 		case !storable(name):

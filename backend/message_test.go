@@ -18,18 +18,19 @@ func TestMessageValidate(t *testing.T) {
 		msg  backend.Message
 		want string // "" if it is valid
 	}{
-		"empty":               {},
-		"plain":               {msg: backend.Message{ID: "7", Body: []byte{0, 0xff}, Headers: map[string]string{"traceparent": "00-1", "x-death": "", "日": "本"}, Group: "g"}},
-		"close to the prefix": {msg: backend.Message{Headers: map[string]string{"redeliver": "", "x-redeliver-id": ""}}},
-		"NUL in ID":           {msg: backend.Message{ID: "a\x00"}, want: `ID "a\x00"`},
-		"ID is not UTF-8":     {msg: backend.Message{ID: "\xff"}, want: "UTF-8"},
-		"NUL in group":        {msg: backend.Message{ID: "7", Group: "\x00"}, want: `"7": group`},
-		"nameless header":     {msg: backend.Message{ID: "7", Headers: map[string]string{"": "v"}}, want: `"7": a header has an empty name`},
-		"reserved header":     {msg: backend.Message{ID: "7", Headers: map[string]string{"redeliver-failure": "{}"}}, want: "reserved"},
-		"reserved, any case":  {msg: backend.Message{Headers: map[string]string{"Redeliver-X": ""}}, want: `"Redeliver-X"`},
-		"NUL in header name":  {msg: backend.Message{Headers: map[string]string{"a\x00": ""}}, want: "header name"},
-		"header is not UTF-8": {msg: backend.Message{Headers: map[string]string{"a": "\xc3("}}, want: `header "a"`},
-		"NUL in header value": {msg: backend.Message{Headers: map[string]string{"a": "\x00"}}, want: `header "a"`},
+		"empty":                   {},
+		"plain":                   {msg: backend.Message{ID: "7", Body: []byte{0, 0xff}, Headers: map[string]string{"traceparent": "00-1", "x-death": "", "日": "本"}, Group: "g"}},
+		"close to the prefix":     {msg: backend.Message{Headers: map[string]string{"redeliver": "", "x-redeliver-id": ""}}},
+		"NUL in ID":               {msg: backend.Message{ID: "a\x00"}, want: `ID "a\x00"`},
+		"ID is not UTF-8":         {msg: backend.Message{ID: "\xff"}, want: "UTF-8"},
+		"NUL in group":            {msg: backend.Message{ID: "7", Group: "\x00"}, want: `"7": group`},
+		"nameless header":         {msg: backend.Message{ID: "7", Headers: map[string]string{"": "v"}}, want: `"7": a header has an empty name`},
+		"reserved header":         {msg: backend.Message{ID: "7", Headers: map[string]string{"redeliver-failure": "{}"}}, want: "reserved"},
+		"no wish in another case": {msg: backend.Message{Headers: map[string]string{"Redeliver-Policy": "x"}}, want: "reserved"},
+		"reserved, any case":      {msg: backend.Message{Headers: map[string]string{"Redeliver-X": ""}}, want: `"Redeliver-X"`},
+		"NUL in header name":      {msg: backend.Message{Headers: map[string]string{"a\x00": ""}}, want: "header name"},
+		"header is not UTF-8":     {msg: backend.Message{Headers: map[string]string{"a": "\xc3("}}, want: `header "a"`},
+		"NUL in header value":     {msg: backend.Message{Headers: map[string]string{"a": "\x00"}}, want: `header "a"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := c.msg.Validate()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redeliver/redeliver/backend"
@@ -118,7 +117,7 @@ func (s *client) inspect(d *backend.Delivery) {
 		s.fail(17, "message %q came settled", d.ID)
 	}
 	for name := range d.Headers {
-		if strings.HasPrefix(strings.ToLower(name), backend.HeaderPrefix) {
+		if backend.Reserved(name) {
 			s.fail(9, "message %q shows header %q, which is not the user's", d.ID, name)
 		}
 	}

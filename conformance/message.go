@@ -161,6 +161,7 @@ func (c *trial) hostileMessages() []backend.Message {
 			{"unicode": "Grüße 世界 👩‍👩‍👧", "quotes": `"'\`, "spaces": "  both ends  "},
 			{"attempt": "99", "x-attempt": "99", "x-delay": "100000", "expiration": "1", "content-type": "text/plain"},
 			{"long": strings.Repeat("0123456789", 200)},
+			{backend.HeaderPolicy: "patient", backend.HeaderMaxAttempts: "2", backend.HeaderMaxAge: "1h"},
 		} {
 			list = append(list, backend.Message{ID: fmt.Sprintf("headers-%02d", i), Body: []byte(`{"h":1}`), Headers: headers})
 		}

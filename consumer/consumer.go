@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redeliver/redeliver/backend"
+	"github.com/redeliver/redeliver/budget"
 	"github.com/redeliver/redeliver/policy"
 )
 
@@ -46,13 +47,17 @@ type Consumer struct {
 	// Handler handles the messages. Required.
 	Handler Handler
 
-	// Overrides are further policies, by name, that Choose may pick. All of them are validated and checked against the
+	// Overrides are further policies, by name, that Choose may pick, or messages where Wishes allows it. All of them are validated and checked against the
 	// broker at start.
 	Overrides map[string]policy.Policy
 
 	// Choose returns the name of the override that governs a delivery; "" means Policy. A name that Overrides lacks means
 	// Policy too, and is logged. Nil means Policy always. It is called concurrently.
 	Choose func(*backend.Delivery) string
+
+	// Wishes are the names of those Overrides that a message may ask for in its header redeliver-policy, within the bounds of the
+	// policy that governs it: see Wish. The default is none. Wishes for tighter limits are always heeded.
+	Wishes []string
 
 	// Concurrency is how many handlers run at once. The default is DefaultConcurrency.
 	Concurrency int
@@ -85,6 +90,11 @@ type Consumer struct {
 
 	// Breaker, if set, pauses consumption while it is open. Messages then stay in the broker and nothing is charged to them.
 	Breaker Breaker
+
+	// Budget, if set, bounds the share of retries among the calls of handlers: while it is empty, retries wait longer than the
+	// policy says, never past MaxAge or what the broker can hold, and nothing is dead-lettered for it. Each nil that a handler
+	// returns is a success; a snooze costs nothing. Give one to all consumers whose handlers use the same dependency.
+	Budget *budget.Bucket
 
 	// Observer, if set, is told of what happens.
 	Observer Observer
@@ -248,9 +258,15 @@ func (c *Consumer) settings() (settings, error) {
 			fault("Overrides[%q]: %w", name, err)
 		}
 	}
-	if len(c.Overrides) > 0 && c.Choose == nil {
-		fault("Overrides are set but Choose is nil: set Choose to name the override of a delivery")
+	if c.Budget != nil {
+		if err := c.Budget.Validate(); err != nil {
+			fault("Budget: %w", err)
+		}
 	}
+	if len(c.Overrides) > 0 && c.Choose == nil && len(c.Wishes) == 0 {
+		fault("Overrides are set but Choose is nil: set Choose to name the override of a delivery, or Wishes to let messages ask for it")
+	}
+	faults = append(faults, c.checkWishes()...)
 	if faults != nil {
 		return settings{}, errors.Join(faults...)
 	}
@@ -295,7 +311,7 @@ func orDefault[T comparable](v, def T) T {
 func (c *Consumer) preflight(ctx context.Context, s settings) error {
 	need := backend.Needs{Lease: s.lease, HandlerBound: s.timeout}
 	for _, p := range slices.AppendSeq([]policy.Policy{c.Policy}, maps.Values(c.Overrides)) {
-		need.MaxDelay = max(need.MaxDelay, p.MaxBackoff())
+		need.MaxDelay = max(need.MaxDelay, c.longestWait(p.MaxBackoff(), s.limits))
 		need.MaxAttempts = max(need.MaxAttempts, p.AttemptLimit())
 		need.MaxLapses = max(need.MaxLapses, p.LapseLimit())
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/redeliver/redeliver/backend"
 	"github.com/redeliver/redeliver/policy"
@@ -12,8 +13,12 @@ import (
 
 // governing is a policy, with the name under which envelopes show it.
 type governing struct {
-	policy policy.Policy
-	name   string
+	policy  policy.Policy
+	name    string
+	longest time.Duration // its MaxBackoff
+
+	wish   Wish
+	wished *policy.Policy // decides too; nil where the message asked for none
 }
 
 // policies are those that may govern a delivery.
@@ -23,13 +28,13 @@ type policies struct {
 }
 
 func (c *Consumer) policies() policies {
-	ps := policies{&governing{c.Policy, c.Policy.Name}, make(map[string]*governing, len(c.Overrides))}
+	ps := policies{&governing{policy: c.Policy, name: c.Policy.Name, longest: c.Policy.MaxBackoff()}, make(map[string]*governing, len(c.Overrides))}
 	for key, p := range c.Overrides {
 		name := p.Name
 		if name == "" {
 			name = key
 		}
-		ps.overrides[key] = &governing{p, name}
+		ps.overrides[key] = &governing{policy: p, name: name, longest: p.MaxBackoff()}
 	}
 	return ps
 }

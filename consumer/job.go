@@ -47,7 +47,7 @@ func (j *job) run() {
 			return
 		}
 	}
-	j.d.Last = j.governing.policy.IsLast(j.d.Attempt)
+	j.d.Last = j.governing.isLast(j.d.Attempt)
 	j.ctx.r, j.ctx.began = r, time.Now()
 	j.parts.Add(1)
 	defer j.part()
@@ -69,7 +69,8 @@ func (j *job) run() {
 // govern finds the policy for the delivery, once: which it is the user's own function may say.
 func (j *job) govern() *governing {
 	if j.governing == nil {
-		j.governing = j.r.govern(j.d)
+		j.governing = j.r.grant(j.r.govern(j.d), j.d)
+		j.item.event.Wish = j.governing.wish
 	}
 	return j.governing
 }
@@ -112,13 +113,8 @@ func (j *job) bury() {
 
 // turnedAway dead-letters a delivery that its policy does not admit.
 func (j *job) turnedAway() bool {
-	d, p := j.d, &j.governing.policy
-	receipt := policy.Receipt{Attempt: d.Attempt, Lapses: d.Lapses}
-	if j.r.limits.CountsReceives {
-		// One number stands for failures and lapses there, so only what exceeds both maxima together is surely too much.
-		receipt.Attempt = max(1, d.Attempt-p.LapseLimit())
-	}
-	decision, ok := p.Admit(receipt)
+	d := j.d
+	decision, ok := j.governing.admit(d, j.r.limits.CountsReceives)
 	if ok {
 		return false
 	}
@@ -161,6 +157,9 @@ func (j *job) finish(err error) {
 func (j *job) conclude(err, cause, lost error) {
 	r, d, e := j.r, j.d, &j.item.event
 	e.Err = err
+	if b := r.c.Budget; b != nil && err == nil {
+		b.Succeeded()
+	}
 	switch {
 	case d.Settled():
 		e.Kind, e.Delivery = Succeeded, d
@@ -195,9 +194,9 @@ func (j *job) fail(err, cause error) {
 			err = &TimeoutError{Timeout: timeout.Timeout, Err: err}
 		}
 	}
-	r.decide(&e.Decision, &j.governing.policy, policy.Failure{
-		Attempt: d.Attempt, Err: err, Cause: kind, MessageID: d.ID, Snoozes: d.Snoozes,
-		Age: d.Age + time.Since(d.ReceivedAt),
+	age := d.Age + time.Since(d.ReceivedAt)
+	r.rule(&e.Decision, j.governing, policy.Failure{
+		Attempt: d.Attempt, Err: err, Cause: kind, MessageID: d.ID, Snoozes: d.Snoozes, Age: age,
 	})
 	e.Err, e.Reason = err, e.Decision.Reason
 	s := backend.Settlement{Failure: &backend.Failure{
@@ -206,11 +205,15 @@ func (j *job) fail(err, cause error) {
 	}}
 	switch e.Decision.Action {
 	case policy.ActionRetry:
-		e.Kind, e.Delay, e.Applied = Retried, e.Decision.Delay, r.limits.Applied(e.Decision.Delay)
-		s.Outcome, s.Delay = backend.Retry, e.Decision.Delay
+		e.Kind, e.Delay = Retried, e.Decision.Delay
 		if e.Decision.Uncharged {
 			e.Kind, s.Uncharged, s.Failure = Snoozed, true, nil
+		} else {
+			e.Delay = r.ration(d, &j.governing.policy, e.Delay, age)
+			e.Stretched = e.Delay - e.Decision.Delay
 		}
+		e.Applied = r.limits.Applied(e.Delay)
+		s.Outcome, s.Delay = backend.Retry, e.Delay
 	case policy.ActionDiscard:
 		e.Kind, s.Outcome, s.Failure = Discarded, backend.Discard, nil
 	default:

@@ -53,11 +53,17 @@ type Event struct {
 	// Empty otherwise.
 	Reason policy.Reason
 
+	// Wish is what became of the wishes in the message's headers; empty where it has none, and for Received and SettleFailed.
+	Wish Wish
+
 	// Decision is what the policy decided. Its zero value stands for deliveries that it was not asked about.
 	Decision policy.Decision
 
 	// Delay is the wait that was wanted, Applied what the broker can hold of it.
 	Delay, Applied time.Duration
+
+	// Stretched is how much of Delay the Budget has added to what the policy decided, because it was empty; 0 otherwise.
+	Stretched time.Duration
 
 	// Duration is how long the handler ran; 0 if it did not.
 	Duration time.Duration
@@ -115,6 +121,12 @@ func (r *run) log(e *Event) {
 		if e.Applied != e.Delay {
 			attrs = append(attrs, slog.Duration("wanted", e.Delay))
 		}
+		if e.Stretched > 0 {
+			attrs = append(attrs, slog.Duration("stretched", e.Stretched))
+		}
+	}
+	if e.Wish != "" {
+		attrs = append(attrs, slog.String("wish", string(e.Wish)))
 	}
 	if e.Kind == SettleFailed {
 		attrs = append(attrs, slog.Bool("gave_up", e.GaveUp))

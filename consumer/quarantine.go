@@ -39,7 +39,7 @@ func (q *quarantine) suspect(j *job) bool {
 	if q.r.room.size == 1 || limits.ReleaseCharged || limits.CountsReceives || j.d.DeadLetterWaits > 0 || j.d.Lapses == 0 {
 		return false
 	}
-	limit := j.govern().policy.LapseLimit()
+	limit := j.govern().lapseLimit()
 	if limit == policy.Unlimited {
 		limit = policy.DefaultMaxLapses
 	} else if j.d.Lapses > limit {

@@ -44,7 +44,7 @@ type run struct {
 	serving     context.Context
 	stopServing context.CancelFunc
 
-	unknownPolicy sync.Once
+	unknownPolicy, firstIgnoredWish sync.Once
 }
 
 func newRun(ctx context.Context, c *Consumer) (*run, error) {

@@ -104,6 +104,7 @@ func (d *decoder) file(root *node) *File {
 			})
 		}},
 		field{"types", d.references(policies, f.Types)},
+		field{"wishes", func(n *node, path string) { f.Wishes = d.wishes(policies, n, path) }},
 	)
 	if policies == nil {
 		d.fault(root.place, "policies", "is missing: want at least one policy, by its name")
@@ -144,6 +145,27 @@ func (d *decoder) references(policies *node, into map[string]string) func(*node,
 			}
 		})
 	}
+}
+
+// wishes reads a list of names of policies.
+func (d *decoder) wishes(policies *node, n *node, path string) (names []string) {
+	if n.kind != sequence {
+		d.fault(n.place, path, "is %s: want a list of the names of policies, such as [patient]", n.describe())
+		return nil
+	}
+	for i, item := range n.items {
+		var name string
+		path := fmt.Sprintf("%s[%d]", path, i)
+		d.reference(policies, &name)(item, path)
+		switch {
+		case name == "":
+		case slices.Contains(names, name):
+			d.fault(item.place, path, "the policy %q stands in the list already: leave one of the two out", name)
+		default:
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func list(names []string) string {

@@ -22,9 +22,11 @@
 //	  orders: {types: {refund: patient}}
 //	types:
 //	  newsletter: patient
+//	wishes: [patient]
 //
 // A file names policies, one of which is the default. A queue may have another one, a type of message too, and a type
-// within a queue: [File.For] tells which governs a message. Every field stands for the field of [policy.Policy] that has
+// within a queue: [File.For] tells which governs a message. Those under wishes a message may ask for itself, in its header
+// redeliver-policy, within the bounds of the one that governs it. Every field stands for the field of [policy.Policy] that has
 // its name, and a policy that extends another takes from it the fields that it does not set itself. The errors that a rule is
 // for are told by their class: see package classify, and [Options].Classes for classes of your own.
 //

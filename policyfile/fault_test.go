@@ -25,6 +25,10 @@ func TestFaultsNameThePlaceAndWhatWouldBeRight(t *testing.T) {
 		place     string // line and column
 		text      string // and what the error says there
 	}{
+		{topOf, "wishes: p", "4:9", `wishes: is "p": want a list of the names of policies`},
+		{topOf, "wishes: [p, q]", "4:13", `wishes[1]: no policy is named "q"`},
+		{topOf, "wishes: [p, p]", "4:13", `wishes[1]: the policy "p" stands in the list already`},
+		{topOf, "wishes: [{}]", "4:10", "wishes[0]: is a mapping"},
 		{fieldsOf, "max_attempt: 5", "6:5", "policies.p.max_attempt: unknown key (did you mean max_attempts?)"},
 		{fieldsOf, "Max_Age: 5h", "6:5", "(did you mean max_age?)"},
 		{fieldsOf, "zzz: 5", "6:5", "unknown key; known are extends, max_attempts"},

@@ -26,6 +26,11 @@ type File struct {
 	// Types are the names of the policies of types of message, whatever the queue.
 	Types map[string]string
 
+	// Wishes are the names of the policies that a message may ask for in its header redeliver-policy; for [consumer.Consumer].Wishes.
+	//
+	// [consumer.Consumer]: https://pkg.go.dev/github.com/redeliver/redeliver/consumer#Consumer
+	Wishes []string
+
 	classes map[string]policy.Matcher // of the options that it was read with
 }
 

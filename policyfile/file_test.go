@@ -177,6 +177,9 @@ func TestAnyPolicyGoesRound(t *testing.T) {
 			Queues: map[string]policyfile.Queue{name.Draw(t, "queue"): {Policy: "p", Types: map[string]string{name.Draw(t, "type"): "p"}}},
 			Types:  map[string]string{name.Draw(t, "type"): "p"},
 		}
+		if rapid.Bool().Draw(t, "wishes") {
+			f.Wishes = []string{"p"}
+		}
 		for name, marshal := range map[string]func() ([]byte, error){"p.json": f.JSON, "p.yaml": f.YAML} {
 			data, err := marshal()
 			require.NoError(t, err)

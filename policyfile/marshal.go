@@ -21,6 +21,7 @@ type (
 		Policies map[string]policyDocument `json:"policies"`
 		Queues   map[string]queueDocument  `json:"queues,omitempty"`
 		Types    map[string]string         `json:"types,omitempty"`
+		Wishes   []string                  `json:"wishes,omitempty"`
 	}
 	queueDocument struct {
 		Policy string            `json:"policy,omitempty"`
@@ -95,7 +96,7 @@ func (f *File) marshal(name string, format func([]byte) ([]byte, error)) ([]byte
 }
 
 func (f *File) document() (fileDocument, error) {
-	doc := fileDocument{Default: f.Default, Policies: map[string]policyDocument{}, Queues: map[string]queueDocument{}, Types: present(f.Types)}
+	doc := fileDocument{Default: f.Default, Policies: map[string]policyDocument{}, Queues: map[string]queueDocument{}, Types: present(f.Types), Wishes: f.Wishes}
 	for name, p := range f.Policies {
 		if p.Name != name {
 			return doc, fmt.Errorf("policyfile: policy %q: its Name is %q: want the name that it has in Policies", name, p.Name)

@@ -19,7 +19,7 @@ import (
 var morsels = []string{
 	"5s", "0", "5", "-1", "1d", "unlimited", "none", "full", "~", "[]", "{}", "[1s, 2s]", "1.5", "1e3", "\"\"", "standard", "fixed", "linear",
 	"max_attempts", "backoff", "curve", "delay", "extends", "default", "max_age", ":", ",", "{", "}", "[", "]", "\n", "  ", "-", "&a", "*a", "<<", "#", "|", "\"", "'", "\t",
-	"ä", "\x00", "policies", "types", "throttled", "class", "dead-letter", "9999999999999999999h", "true",
+	"ä", "\x00", "policies", "types", "wishes", "throttled", "class", "dead-letter", "9999999999999999999h", "true",
 }
 
 // mutate changes one to three places of a text.

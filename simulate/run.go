@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/redeliver/redeliver/budget"
 	"github.com/redeliver/redeliver/policy"
 )
 
@@ -135,7 +136,7 @@ type world struct {
 	ready      fifo
 	idle       int // consumers
 	dependency bucket
-	budget     Budget // nil is none
+	budget     *budget.Bucket // nil is none
 	result     Result
 }
 
@@ -161,12 +162,13 @@ func (w *world) run() error {
 			w.ready.push(e.msg)
 		case succeeded:
 			w.idle++
-			w.ended(e.at, true)
+			if w.budget != nil {
+				w.budget.Succeeded()
+			}
 			w.result.Succeeded++
 			w.result.Drained = e.at
 		case failed:
 			w.idle++
-			w.ended(e.at, false)
 			w.fail(e.at, e.msg)
 		}
 		for w.idle > 0 && w.ready.len() > 0 {
@@ -216,12 +218,6 @@ func (w *world) call(at time.Duration, m *message) {
 	w.plan(at+w.scenario.Fail, m, failed)
 }
 
-func (w *world) ended(at time.Duration, succeeded bool) {
-	if w.budget != nil {
-		w.budget.Called(at, succeeded)
-	}
-}
-
 // fail asks the policy about a call that failed.
 func (w *world) fail(at time.Duration, m *message) {
 	d := w.policy.Decide(policy.Failure{
@@ -233,8 +229,11 @@ func (w *world) fail(at time.Duration, m *message) {
 			m.attempt++
 		}
 		wait := d.Delay
-		if w.budget != nil {
-			wait = max(wait, w.budget.Wait(at, wait))
+		if w.budget != nil && !d.Uncharged {
+			wait = w.budget.Spend(budget.Retry{
+				MessageID: m.id, Attempt: m.attempt - 1, Wait: wait,
+				Left: max(w.policy.MaxAge-(at-m.arrived), 0), Hold: w.scenario.Limits.MaxDelay,
+			})
 		}
 		w.plan(at+w.scenario.Limits.Applied(wait), m, due)
 		return

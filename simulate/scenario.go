@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redeliver/redeliver/backend"
+	"github.com/redeliver/redeliver/budget"
 	"github.com/redeliver/redeliver/policy"
 )
 
@@ -50,7 +51,7 @@ type Scenario struct {
 	Err error
 
 	// Budget makes the retry budget of a run. Nil is none.
-	Budget func() Budget
+	Budget func() *budget.Bucket
 
 	// Limits are those of the broker that holds the waits; the zero value
 	// holds them exactly.
@@ -61,18 +62,6 @@ type Scenario struct {
 
 	// Step is the width of the steps of Result.Load, DefaultStep by default.
 	Step time.Duration
-}
-
-// A Budget bounds how much of the load is retries, over all messages: it may
-// hold a retry back for longer than the policy says. It never gives a message
-// up. Times are virtual, from the beginning of the run, and never go back.
-type Budget interface {
-	// Called tells of a call that has ended.
-	Called(at time.Duration, succeeded bool)
-
-	// Wait returns how long to hold a retry for which the policy decided on
-	// wait. Less than that counts as that.
-	Wait(at, wait time.Duration) time.Duration
 }
 
 // An Outage begins some time after the first message.
@@ -129,7 +118,7 @@ func orDefault[T comparable](field *T, value T) {
 type Variant struct {
 	Name   string
 	Policy policy.Policy
-	Budget func() Budget // nil is none
+	Budget func() *budget.Bucket // nil is none
 }
 
 // Run plays the scenario with the variant's policy and budget.
@@ -139,7 +128,7 @@ func (v Variant) Run(s Scenario) (*Result, error) {
 }
 
 // Variants returns the policy as it is, with other jitters, and with a budget,
-// the zero Tokens, for a comparison of what each does to the same dependency.
+// the zero Bucket, for a comparison of what each does to the same dependency.
 func Variants(p policy.Policy) []Variant {
 	vs := []Variant{{Name: "as it is", Policy: p}}
 	for _, v := range []struct {
@@ -155,5 +144,5 @@ func Variants(p policy.Policy) []Variant {
 			vs = append(vs, Variant{Name: v.name, Policy: q})
 		}
 	}
-	return append(vs, Variant{Name: "with budget", Policy: p, Budget: Tokens{}.New})
+	return append(vs, Variant{Name: "with budget", Policy: p, Budget: func() *budget.Bucket { return new(budget.Bucket) }})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redeliver/redeliver/analysis"
 	"github.com/redeliver/redeliver/backend"
+	"github.com/redeliver/redeliver/budget"
 	"github.com/redeliver/redeliver/policy"
 	"github.com/redeliver/redeliver/simulate"
 )
@@ -158,35 +159,18 @@ func TestBrokersLimitsHold(t *testing.T) {
 	require.Equal(t, 1040*time.Millisecond, run(t, p, s).Drained)
 }
 
-// stretch is a budget that is never enough: it makes each wait twice as long.
-type stretch struct{ calls, waits int }
-
-func (b *stretch) Called(time.Duration, bool) { b.calls++ }
-func (b *stretch) Wait(_, wait time.Duration) time.Duration {
-	b.waits++
-	return 2 * wait
-}
-
 func TestBudgetStretchesWaitsAndGivesNothingUp(t *testing.T) {
 	s := simulate.Scenario{Messages: 500, Over: 10 * time.Second, Outage: simulate.Outage{From: time.Second, For: 15 * time.Second}}
 	plain := run(t, payments, s)
-	budget := new(stretch)
-	s.Budget = func() simulate.Budget { return budget }
+	s.Budget = func() *budget.Bucket { return new(budget.Bucket) }
 	held := run(t, payments, s)
-	require.Equal(t, held.Calls, budget.calls)
-	require.Equal(t, held.Down-held.DeadLettered, budget.waits, "each failure but the last")
+	require.Equal(t, held.Load, run(t, payments, s).Load, "each run has a budget of its own")
 	require.Less(t, held.Calls, plain.Calls, "longer waits, fewer calls in the outage")
-	require.LessOrEqual(t, held.DeadLettered, plain.DeadLettered)
+	require.Less(t, held.DeadLettered, plain.DeadLettered)
 
-	s.Budget = func() simulate.Budget { return hasty{} }
-	require.Equal(t, plain.Load, run(t, payments, s).Load, "a budget cannot shorten a wait")
+	s.Budget = func() *budget.Bucket { return &budget.Bucket{Burst: 1e6} }
+	require.Equal(t, plain.Load, run(t, payments, s).Load, "one that is never empty changes nothing")
 }
-
-// hasty is a budget that is mistaken.
-type hasty struct{}
-
-func (hasty) Called(time.Duration, bool)                      {}
-func (hasty) Wait(time.Duration, time.Duration) time.Duration { return -time.Hour }
 
 func TestPermanentErrorsEndAtOnce(t *testing.T) {
 	s := simulate.Scenario{Messages: 10, Outage: simulate.Outage{For: time.Minute}, Err: policy.Permanent(errors.New("no such card"))}
@@ -236,22 +220,6 @@ func TestVariantsDifferInTheirJitterOrBudget(t *testing.T) {
 	}
 	require.Equal(t, payments, vs[4].Policy)
 	require.NotNil(t, vs[4].Budget)
-}
-
-func TestTokensStretchWaitsWhileTheyAreUsedUp(t *testing.T) {
-	b := simulate.Tokens{Share: 0.5, Burst: 2, Stretch: 3}.New()
-	wait := func() time.Duration { return b.Wait(0, time.Second) }
-	require.Equal(t, []time.Duration{time.Second, time.Second, 3 * time.Second}, []time.Duration{wait(), wait(), wait()})
-	b.Called(0, false)
-	b.Called(0, true)
-	require.Equal(t, 3*time.Second, wait(), "half a token is none")
-	b.Called(0, true)
-	require.Equal(t, []time.Duration{time.Second, 3 * time.Second}, []time.Duration{wait(), wait()})
-	for range 100 {
-		b.Called(0, true)
-	}
-	require.Equal(t, []time.Duration{time.Second, time.Second, 3 * time.Second}, []time.Duration{wait(), wait(), wait()}, "no more than a burst")
-	require.Positive(t, b.Wait(0, math.MaxInt64))
 }
 
 // large is 100,000 messages that meet an outage of 90 seconds.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -126,7 +125,7 @@ func (d *delivery) readHeaders() {
 	m := &d.message
 	eachMember(m.Headers, func(name string, value []byte) {
 		switch {
-		case !strings.HasPrefix(name, backend.HeaderPrefix):
+		case !backend.Reserved(name):
 			shown, ok := text(value)
 			if !ok {
 				shown = string(value)

@@ -97,7 +97,7 @@ func (s *subscription) read(ss *session, raw amqp.Delivery, now time.Time) *deli
 	}
 	waits := 0
 	for name, value := range raw.Headers {
-		if !strings.HasPrefix(name, backend.HeaderPrefix) {
+		if !backend.Reserved(name) {
 			if !brokers(name) {
 				if d.Headers == nil {
 					d.Headers = make(map[string]string, len(raw.Headers))

@@ -33,8 +33,9 @@ shows the load over time, and compares the policy with variants of it that diffe
 in their jitter, or have a retry budget: the peak after the outage, how many
 messages are dead-lettered, and how long it takes until all is worked off.
 
-The budget stretches waits to four times their length while there are more
-retries than 100 and a fifth of the successes. Nothing is given up for it.
+The budget stretches waits to between two and four times their length while
+there are more retries than 100 and a fifth of the successes. Nothing is given
+up for it.
 
 Time is virtual. The same flags give the same numbers on every machine.`,
 		Example: `  redeliver simulate policies.yaml

@@ -14,11 +14,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/failsafe-go/failsafe-go/circuitbreaker"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redeliver/redeliver/analysis"
 	"github.com/redeliver/redeliver/backend"
 	"github.com/redeliver/redeliver/backend/memory"
+	"github.com/redeliver/redeliver/budget"
 	"github.com/redeliver/redeliver/classify"
 	"github.com/redeliver/redeliver/consumer"
 	"github.com/redeliver/redeliver/policy"
@@ -52,6 +54,19 @@ func consume(ctx context.Context, queue backend.Queue) error {
 		Handler: consumer.JSON(charge),
 	}
 	return c.Run(ctx) // until ctx ends, then drains
+}
+
+// spare bounds the retries of all consumers that call the bank.
+var spare budget.Bucket
+
+func careful(queue backend.Queue, breaker consumer.Breaker) *consumer.Consumer {
+	return &consumer.Consumer{
+		Queue:   queue,
+		Policy:  payments,
+		Handler: consumer.JSON(charge),
+		Budget:  &spare,
+		Breaker: breaker, // circuitbreaker.NewWithDefaults[any](), for example
+	}
 }
 
 func serve(queue backend.Queue) error {
@@ -119,9 +134,21 @@ func consumeAsFiled(ctx context.Context, queue backend.Queue, file *policyfile.F
 		Policy:    file.Policies[file.Default],
 		Overrides: file.Policies,
 		Choose:    file.Choose("type"), // by queue, and by the header that tells the type of a message
+		Wishes:    file.Wishes,         // what messages may ask for
 		Handler:   consumer.JSON(charge),
 	}
 	return c.Run(ctx)
+}
+
+func Example_wishes() {
+	queue := memory.New("payments", memory.Options{})
+	err := queue.Publish(context.Background(), backend.Message{
+		Body:    []byte(`{"Card": "4711", "Amount": 5}`),
+		Headers: map[string]string{backend.HeaderMaxAttempts: "2", backend.HeaderMaxAge: "10m"},
+	})
+	fmt.Println(err)
+	// Output:
+	// <nil>
 }
 
 func Example_call() {
@@ -196,6 +223,24 @@ func TestServeDrainsAtSIGTERM(t *testing.T) {
 	}, 10*time.Second, time.Millisecond)
 	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
 	require.NoError(t, <-ended)
+}
+
+func TestACarefulConsumerWorksThroughAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bank = &fakeBank{downUntil: time.Now().Add(10 * time.Minute)}
+		queue := memory.New("payments", memory.Options{})
+		for i := range 20 {
+			err := queue.Publish(t.Context(), backend.Message{ID: fmt.Sprint(i), Body: []byte(`{"Card": "4711", "Amount": 5}`)})
+			require.NoError(t, err)
+		}
+		c := careful(queue, circuitbreaker.NewWithDefaults[any]())
+		c.Concurrency = 1 // the fake bank has one counter
+
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
+		defer cancel()
+		require.NoError(t, c.Run(ctx))
+		require.Len(t, bank.charged, 20)
+	})
 }
 
 // Every block of Go in the README stands, line by line, in one of the files that it names.
