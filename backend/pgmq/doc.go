@@ -49,6 +49,24 @@
 //
 // Bodies are moved inside the database, never through Go: a retried or dead-lettered body is the same jsonb value.
 //
+// # Effects that happen once
+//
+// A handler whose effects are in the queue's own database can have them exactly once, which no acknowledgement alone can
+// give. InTx runs it in the transaction that takes the message out of the queue first; CompleteTx does the same to a
+// transaction that the handler opens by itself; PublishTx sends in a transaction. Effect, removal and what was sent are
+// committed together, or rolled back, and then the policy decides as it does about any failure.
+//
+// # Long life
+//
+// Each retry leaves a dead row behind, for autovacuum to remove, and each success a row in the archive. Tune sets storage
+// parameters for that, PurgeArchive deletes from the archive by age, and Depth tells in about a millisecond how full the queue
+// is and how far consumers are behind. Check warns of partitioned queues, whose retention drops messages that were not handled,
+// and which have no index on vt. Long transactions elsewhere in the database keep vacuum from removing dead rows.
+//
+// Groups are not kept in order, so a header x-pgmq-group means nothing here. To know whether a message is the first of its
+// group, a claim would have to look at the group's earlier messages, and to pass by all that wait behind a head in backoff: its
+// cost would grow with what waits, just when much does. Where order matters, PGMQ's own read_grouped functions have it.
+//
 // # What it asks of the database
 //
 // PGMQ 1.5 or later, for the headers column, however it was installed and whichever version made a queue: the tables tell,

@@ -12,7 +12,7 @@ import (
 )
 
 // Extend implements backend.Subscription. A delivery that is settled or being settled fails with backend.ErrSettled: its row
-// may wait for a retry by now.
+// may wait for a retry by now, or be locked by its handler's transaction.
 func (s *subscription) Extend(ctx context.Context, batch []*backend.Delivery) error {
 	if err := s.enter("extend"); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (s *subscription) extendable(d *backend.Delivery) (*Message, error) {
 	}
 	var err error
 	switch {
-	case d.Settled():
+	case d.Settled(), m.inTx:
 		err = fmt.Errorf("message %q (msg_id %d): %w", d.ID, m.MsgID, backend.ErrSettled)
 	case m.unsure != 0:
 		err = fmt.Errorf("message %q (msg_id %d): %w: whether its %s took effect is not known", d.ID, m.MsgID, backend.ErrUnknown, m.unsure)

@@ -84,6 +84,7 @@ func (q *Queue) probe(ctx context.Context) (layout, error) {
 // queue was empty else keeps a sequential scan when it is full.
 type statements struct {
 	claim, look, remove, back, bury, extend, present string
+	lock, hold                                       string // of messages that handlers settle in their transactions
 }
 
 // merged is m.headers with t.doc on top, whatever the headers are.
@@ -160,6 +161,18 @@ SELECT array_agg(n) FROM d`, queue, fence),
 
 		present: fmt.Sprintf(`SELECT array_agg(t.n) FROM unnest($1::bigint[]) WITH ORDINALITY t(id, n)
 WHERE EXISTS (SELECT FROM %s m WHERE m.msg_id = t.id)`, queue),
+
+		lock: fmt.Sprintf(`SELECT FROM %s m WHERE m.msg_id = $1::bigint AND m.read_ct = $2::int FOR UPDATE`, queue),
+
+		// A row whose lock is not to be had is left alone, so that this waits for no transaction.
+		hold: fmt.Sprintf(`WITH d AS (UPDATE %[1]s m SET vt = clock_timestamp() + $3::bigint * interval '1 microsecond'
+	FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY t(id, rc, n)
+	WHERE m.msg_id = t.id AND m.read_ct = t.rc
+		AND m.msg_id = ANY(ARRAY(SELECT c.msg_id FROM %[1]s c WHERE c.msg_id = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED))
+	RETURNING t.n)
+SELECT t.n, d.n IS NOT NULL, m.msg_id IS NOT NULL, coalesce(m.read_ct = t.rc, false)
+FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY t(id, rc, n)
+LEFT JOIN d ON d.n = t.n LEFT JOIN %[1]s m ON m.msg_id = t.id AND m.msg_id = ANY($1::bigint[])`, queue),
 	}
 	gone := fmt.Sprintf(`DELETE FROM %s m USING unnest($1::bigint[], $2::int[]) WITH ORDINALITY t(id, rc, n)
 	WHERE %s

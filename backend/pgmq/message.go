@@ -35,6 +35,8 @@ type Message struct {
 	gate sync.RWMutex
 	// unsure is the outcome of a settlement of which nobody knows whether it took effect. Guarded by gate.
 	unsure backend.Outcome
+	// inTx tells that a transaction of its handler's has removed the message, as far as is known. Guarded by gate.
+	inTx bool
 }
 
 // delivery is one allocation for what belongs together.

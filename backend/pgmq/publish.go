@@ -8,6 +8,8 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/redeliver/redeliver/backend"
 	"github.com/redeliver/redeliver/internal/jsontext"
 )
@@ -24,24 +26,14 @@ func (q *Queue) Publish(ctx context.Context, msgs ...backend.Message) error {
 	if len(msgs) == 0 {
 		return nil
 	}
-	bodies := make([]string, len(msgs))
-	headers := make([]string, len(msgs))
-	for i, m := range msgs {
-		if m.ID == "" {
-			m.ID = backend.NewID()
-		}
-		if err := check(m); err != nil {
-			return q.errorf("publish", err)
-		}
-		bodies[i] = string(m.Body)
-		headers[i] = encodeHeaders(m)
+	rows, err := encode(msgs)
+	if err != nil {
+		return q.errorf("publish", err)
 	}
-	err := q.exec(ctx, fmt.Sprintf(`INSERT INTO pgmq."q_%s" (vt, enqueued_at, message, headers)
-SELECT clock_timestamp(), clock_timestamp(), t.body::jsonb, t.headers::jsonb
-FROM unnest($1::text[], $2::text[]) WITH ORDINALITY t(body, headers, n) ORDER BY t.n`, q.name), bodies, headers)
+	err = q.exec(ctx, q.insert(), rows.bodies, rows.headers)
 	switch {
 	case refusesData(err):
-		return q.errorf("publish", q.blame(ctx, msgs, bodies, headers, err))
+		return q.errorf("publish", q.blame(ctx, rows, err))
 	case unknown(err):
 		return q.errorf("publish", fmt.Errorf("%w: the connection ended before the server answered; publishing again may send the messages twice: %w", backend.ErrUnknown, err))
 	case err != nil:
@@ -49,6 +41,52 @@ FROM unnest($1::text[], $2::text[]) WITH ORDINALITY t(body, headers, n) ORDER BY
 	}
 	q.wake(0)
 	return nil
+}
+
+// PublishTx sends messages in a transaction of the caller's, one of the queue's database: they are there for consumers once
+// it is committed, and never if it is rolled back, so that a change in the database and the message that tells of it happen
+// together. The transaction may be that of InTx, also for another queue. Consumers find the messages by polling (see
+// Options.PollInterval), those of this process too.
+//
+// Messages and errors are as for Publish. After an error of the server the transaction can only be rolled back; a message that
+// Publish would refuse without asking the server is refused before anything is sent, and leaves the transaction as it was.
+func (q *Queue) PublishTx(ctx context.Context, tx pgx.Tx, msgs ...backend.Message) error {
+	if len(msgs) == 0 {
+		return nil
+	}
+	rows, err := encode(msgs)
+	if err != nil {
+		return q.errorf("publish", err)
+	}
+	_, err = tx.Exec(ctx, q.insert(), rows.bodies, rows.headers)
+	if refusesData(err) {
+		err = fmt.Errorf("%w: %w", backend.ErrInvalidMessage, err)
+	}
+	return q.errorf("publish", q.explain(err))
+}
+
+func (q *Queue) insert() string {
+	return fmt.Sprintf(`INSERT INTO pgmq."q_%s" (vt, enqueued_at, message, headers)
+SELECT clock_timestamp(), clock_timestamp(), t.body::jsonb, t.headers::jsonb
+FROM unnest($1::text[], $2::text[]) WITH ORDINALITY t(body, headers, n) ORDER BY t.n`, q.name)
+}
+
+// encoded are messages as the columns of a table.
+type encoded struct{ ids, bodies, headers []string }
+
+func encode(msgs []backend.Message) (encoded, error) {
+	n := len(msgs)
+	e := encoded{make([]string, n), make([]string, n), make([]string, n)}
+	for i, m := range msgs {
+		if m.ID == "" {
+			m.ID = backend.NewID()
+		}
+		if err := check(m); err != nil {
+			return encoded{}, err
+		}
+		e.ids[i], e.bodies[i], e.headers[i] = m.ID, string(m.Body), encodeHeaders(m)
+	}
+	return e, nil
 }
 
 // check refuses what the database would not take, or not give back as it was.
@@ -67,11 +105,11 @@ func check(m backend.Message) error {
 }
 
 // blame finds the message that the server refused.
-func (q *Queue) blame(ctx context.Context, msgs []backend.Message, bodies, headers []string, refused error) error {
-	for i, m := range msgs {
-		err := q.exec(ctx, "SELECT $1::text::jsonb IS NULL, $2::text::jsonb IS NULL", bodies[i], headers[i])
+func (q *Queue) blame(ctx context.Context, rows encoded, refused error) error {
+	for i, id := range rows.ids {
+		err := q.exec(ctx, "SELECT $1::text::jsonb IS NULL, $2::text::jsonb IS NULL", rows.bodies[i], rows.headers[i])
 		if refusesData(err) {
-			return fmt.Errorf("%w: message %q (number %d of the call): %w", backend.ErrInvalidMessage, m.ID, i, err)
+			return fmt.Errorf("%w: message %q (number %d of the call): %w", backend.ErrInvalidMessage, id, i, err)
 		}
 	}
 	return fmt.Errorf("%w: %w", backend.ErrInvalidMessage, refused)

@@ -21,7 +21,7 @@ type Options struct {
 	DeadLetterQueue string
 
 	// DeleteOnSuccess deletes a message that was acked or discarded. By default it moves to the queue's archive, the table
-	// pgmq.a_<name>, which grows until somebody purges it.
+	// pgmq.a_<name>, which grows until PurgeArchive is called.
 	DeleteOnSuccess bool
 
 	// PollInterval is how often an idle subscription looks for messages that other processes have sent; each look is one

@@ -181,6 +181,7 @@ func retryRecord(f backend.Failure, d *backend.Delivery, m *Message) backend.Fai
 
 // apply carries out the settlements and ends each: its error, if any, goes to errs.
 func (s *subscription) apply(ctx context.Context, draft *draft, errs []error) {
+	s.disentangle(ctx, draft, errs)
 	for w, items := range draft.items {
 		slices.SortFunc(items, func(a, b item) int { return cmp.Compare(a.message.MsgID, b.message.MsgID) })
 		for chunk := range slices.Chunk(items, settleBatch) {

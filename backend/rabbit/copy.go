@@ -54,6 +54,7 @@ func (q *Queue) copyOf(st backend.Settlement, m *Message) (*parcel, error) {
 	h := p.msg.Headers
 	switch delay := min(st.Delay, q.opts.MaxDelay); {
 	case st.Outcome == backend.DeadLetter:
+		h[headerExchange] = m.Exchange // also if it is the default one: the dead letter's own says nothing to who reads it
 		p.exchange, p.needs = q.top.graves, []part{gravesPart}
 		if q.opts.DeadLetterExchange != "" {
 			p.exchange = q.opts.DeadLetterExchange
@@ -88,7 +89,9 @@ func (q *Queue) copy(d *backend.Delivery, m *Message) *parcel {
 		}
 	}
 	h[headerEnqueued] = m.enqueued.UnixMilli()
-	h[headerExchange] = m.Exchange
+	if m.Exchange != "" {
+		h[headerExchange] = m.Exchange
+	}
 	if m.Expiration != "" {
 		h[headerExpiration] = m.Expiration
 	}

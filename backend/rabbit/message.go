@@ -92,6 +92,9 @@ func (s *subscription) read(ss *session, raw amqp.Delivery, now time.Time) *deli
 	d.ID = raw.MessageId
 	d.Body = bytes.Clone(raw.Body) // raw goes on in copies, whatever the handler does to its own
 	d.Attempt = 1
+	if raw.Exchange == s.queue.top.back {
+		m.Exchange = "" // the default one, unless a header names another
+	}
 	waits := 0
 	for name, value := range raw.Headers {
 		if !backend.Reserved(name) {
